@@ -1,0 +1,40 @@
+# Everything goes through .venv, which `make setup` makes once and again only when its inputs change.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help setup demo test check format docs clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY) ## Create .venv with slotmesh installed at pinned versions
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slotmesh needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group dev --editable .
+	@touch $@
+
+demo: $(READY) ## See MESH break a tie, and SA against SA-MESH trained live
+	$(BIN)/slotmesh demo
+
+test: $(READY) ## Run the tests, with the coverage of ops and nn
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov --cov-report=term
+
+check: $(READY) ## Lint and type-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(READY) ## Format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(READY) ## Build the documentation into docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+clean: ## Remove what was built
+	rm -rf .venv docs/_build demo .pytest_cache .ruff_cache .hypothesis .coverage*

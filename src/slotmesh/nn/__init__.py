@@ -1,0 +1,47 @@
+"""Modules on top of the operations: slot attention and its parts."""
+
+from slotmesh.nn.initializers import (
+    FixedGaussian,
+    LearnedGaussian,
+    LearnedSlots,
+    SharedSlot,
+    SlotInitializer,
+)
+from slotmesh.nn.marginals import MarginalHead
+from slotmesh.nn.objectives import LearnedObjective, MeshObjective, SlotSimilarity
+from slotmesh.nn.slot_attention import SlotAttention, SlotAttentionOutput
+from slotmesh.nn.transition import FixedNoise, LearnedNoise, Transition, TransitionOutput
+from slotmesh.nn.transports import (
+    EMD,
+    Mesh,
+    OptimalTransport,
+    Scene,
+    Sinkhorn,
+    SlotTransport,
+    Softmax,
+)
+
+__all__ = [
+    "EMD",
+    "FixedGaussian",
+    "FixedNoise",
+    "LearnedGaussian",
+    "LearnedNoise",
+    "LearnedObjective",
+    "LearnedSlots",
+    "MarginalHead",
+    "Mesh",
+    "MeshObjective",
+    "OptimalTransport",
+    "Scene",
+    "SharedSlot",
+    "Sinkhorn",
+    "SlotAttention",
+    "SlotAttentionOutput",
+    "SlotInitializer",
+    "SlotSimilarity",
+    "SlotTransport",
+    "Softmax",
+    "Transition",
+    "TransitionOutput",
+]

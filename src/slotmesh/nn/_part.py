@@ -1,0 +1,69 @@
+"""Parts: modules that a user chooses and that the whole they go into gives their sizes.
+
+``SlotAttention(64, 64, 7, transport=Mesh(n_steps=4))`` reads well because ``Mesh`` need not be told
+the sizes again. A part keeps its settings, can be written to JSON and read back, and makes its
+parameters when it is bound.
+"""
+
+import inspect
+from typing import Any, ClassVar
+
+from torch import nn
+
+
+class Part(nn.Module):
+    """A module with settings, bound to its sizes once by the module that owns it.
+
+    A subclass stores every argument of its constructor under the argument's name, and makes its
+    parameters in ``build``, which ``bind`` calls with the sizes.
+    """
+
+    kinds: ClassVar[dict[str, type["Part"]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Part.kinds[cls.__name__] = cls
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bound = False
+
+    def claim(self) -> None:
+        """Become part of a module, the first thing that ``bind`` does: a part has one owner."""
+        if self.bound:
+            raise ValueError(
+                f"{type(self).__name__}: this object is already part of a module, expected a new "
+                "one. Make one for each module, or copy.deepcopy it before its first use."
+            )
+        self.bound = True
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        return {name: getattr(self, name) for name in names}
+
+    def to_config(self) -> dict[str, Any]:
+        """Kind and settings, ready for JSON."""
+        values = self.settings().items()
+        plain = {k: v.to_config() if isinstance(v, Part) else v for k, v in values}
+        return {"kind": type(self).__name__, **plain}
+
+    @staticmethod
+    def from_config(config: dict[str, Any]) -> "Part":
+        """The part that :meth:`to_config` described, not yet bound."""
+        settings = dict(config)
+        kind = settings.pop("kind", None)
+        if kind not in Part.kinds:
+            raise ValueError(
+                f"the configuration names a part of kind {kind!r}, expected one of "
+                f"{', '.join(sorted(Part.kinds))}. Import the module that defines it first."
+            )
+        for name, value in settings.items():
+            if isinstance(value, dict) and "kind" in value:
+                settings[name] = Part.from_config(value)  # pyright: ignore
+        return Part.kinds[kind](**settings)
+
+    def extra_repr(self) -> str:
+        """Settings that are not modules themselves."""
+        shown = {k: v for k, v in self.settings().items() if not isinstance(v, nn.Module)}
+        return ", ".join(f"{k}={v!r}" for k, v in shown.items())

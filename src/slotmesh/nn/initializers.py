@@ -1,0 +1,131 @@
+"""Where slots start."""
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from slotmesh.nn._part import Part
+from slotmesh.ops.mesh import gaussian
+
+
+class SlotInitializer(Part):
+    """Makes the first slots. ``learned`` says whether it has parameters."""
+
+    learned: bool = False
+
+    def bind(self, *, n_slots: int, slot_dim: int) -> Self:
+        """Make the parameters for these sizes, once."""
+        self.claim()
+        self.build(n_slots, slot_dim)
+        return self
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """Make the parameters."""
+
+    def forward(
+        self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Slots ``(*batch, n_slots, slot_dim)``."""
+        raise TypeError(
+            f"{type(self).__name__} has no forward(batch, n_slots, generator): define one that "
+            "returns the first slots."
+        )
+
+
+class LearnedGaussian(SlotInitializer):
+    """Independent draws from one Gaussian whose mean and deviation are learned: the original.
+
+    Example:
+        >>> from slotmesh.nn import LearnedGaussian
+        >>> LearnedGaussian().bind(n_slots=7, slot_dim=64)((2,), 7).shape
+        torch.Size([2, 7, 64])
+    """
+
+    learned = True
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """Mean and logarithm of the deviation, Xavier-uniform as in the authors' code."""
+        self.mean = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, slot_dim)))
+        self.log_std = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, slot_dim)))
+
+    def forward(
+        self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw ``(*batch, n_slots, slot_dim)``."""
+        like = self.mean.expand(*batch, n_slots, -1)
+        return self.mean + self.log_std.exp() * gaussian(like, generator)
+
+
+class FixedGaussian(LearnedGaussian):
+    """The same Gaussian, drawn at construction and never learned.
+
+    For implicit differentiation, under which the slots at the fixed point do not depend on where
+    they started.
+
+    Example:
+        >>> from slotmesh.nn import FixedGaussian
+        >>> sum(p.numel() for p in FixedGaussian().bind(n_slots=7, slot_dim=64).parameters())
+        0
+    """
+
+    learned = False
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """As buffers: saved with the module, not trained."""
+        super().build(n_slots, slot_dim)
+        for name in ("mean", "log_std"):
+            value = getattr(self, name).detach()
+            delattr(self, name)
+            self.register_buffer(name, value)
+
+
+class LearnedSlots(SlotInitializer):
+    """One learned vector a slot; no randomness. At most as many slots as it was built for.
+
+    Example:
+        >>> from slotmesh.nn import LearnedSlots
+        >>> LearnedSlots().bind(n_slots=7, slot_dim=64)((2,), 5).shape
+        torch.Size([2, 5, 64])
+    """
+
+    learned = True
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """A matrix of slots, Xavier-uniform."""
+        self.slots = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_slots, slot_dim)))
+
+    def forward(
+        self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The first ``n_slots`` vectors, for each batch element."""
+        if n_slots > len(self.slots):
+            raise ValueError(
+                f"LearnedSlots: {n_slots} slots were asked for, expected at most the "
+                f"{len(self.slots)} that were learned. Build SlotAttention with more n_slots, or "
+                "use another initialiser."
+            )
+        return self.slots[:n_slots].expand(*batch, -1, -1)
+
+
+class SharedSlot(SlotInitializer):
+    """One learned vector for all slots, which only a transport that breaks ties can tell apart.
+
+    Example:
+        >>> from slotmesh.nn import SharedSlot
+        >>> slots = SharedSlot().bind(n_slots=7, slot_dim=64)((2,), 7)
+        >>> bool((slots == slots[0, 0]).all())
+        True
+    """
+
+    learned = True
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """One vector, Xavier-uniform."""
+        self.slot = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, slot_dim)))
+
+    def forward(
+        self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The same vector, ``(*batch, n_slots, slot_dim)``."""
+        return self.slot.expand(*batch, n_slots, -1)

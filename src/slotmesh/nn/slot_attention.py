@@ -1,0 +1,241 @@
+"""Slot attention, with the transport as an object."""
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from slotmesh.nn._part import Part
+from slotmesh.nn._pretrained import Pretrained
+from slotmesh.nn.initializers import LearnedGaussian, SlotInitializer
+from slotmesh.nn.transports import Mesh, Scene, SlotTransport
+from slotmesh.ops import Transport
+from slotmesh.ops import _checks as checks
+
+
+class SlotAttentionOutput(NamedTuple):
+    """What :class:`SlotAttention` returns."""
+
+    slots: Tensor
+    """``(..., m, slot_dim)``."""
+    attention: Tensor
+    """``(..., m, n)``: what multiplied the values in the last iteration."""
+    transport: Transport
+    """The transport behind it, with costs, potentials and how far it converged."""
+    trace: Tensor | None
+    """``(..., n_iters, m, n)``: the attention of every iteration, if asked for."""
+
+
+class SlotAttention(
+    nn.Module,
+    Pretrained,
+    library_name="slotmesh",
+    license="mit",
+    tags=["object-centric-learning", "slot-attention", "optimal-transport"],
+    coders={Part: (Part.to_config, Part.from_config)},  # pyright: ignore[reportArgumentType]
+):
+    """Turn a set of inputs into a set of slots by repeated competition for the inputs.
+
+    Args:
+        input_dim: Size of an input.
+        slot_dim: Size of a slot; also of queries, keys and values.
+        n_slots: Number of slots, unless another is given with the call.
+        transport: How slots take from inputs: :class:`~slotmesh.nn.Mesh` (the default),
+            :class:`~slotmesh.nn.Softmax`, :class:`~slotmesh.nn.Sinkhorn` or
+            :class:`~slotmesh.nn.EMD`.
+        n_iters: Iterations.
+        mlp_dim: Width of the hidden layers (residual MLP, marginal heads); default twice
+            ``slot_dim``.
+        init: Where slots start: :class:`~slotmesh.nn.LearnedGaussian` (the default),
+            :class:`~slotmesh.nn.FixedGaussian`, :class:`~slotmesh.nn.LearnedSlots` or
+            :class:`~slotmesh.nn.SharedSlot`.
+        implicit: Differentiate slots implicitly (Chang et al. 2022): gradients go through the
+            last iteration only, so memory does not grow with the iterations. Slots given with the
+            call get no gradient then; a learned initialiser gets it straight through.
+        extra_step: With ``implicit``, take the differentiated iteration in addition to ``n_iters``
+            instead of as the last of them.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh import SlotAttention
+        >>> from slotmesh.nn import Mesh
+        >>> attention = SlotAttention(input_dim=64, slot_dim=64, n_slots=7, transport=Mesh())
+        >>> out = attention(torch.randn(2, 100, 64))
+        >>> out.slots.shape, out.attention.shape
+        (torch.Size([2, 7, 64]), torch.Size([2, 7, 100]))
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        slot_dim: int,
+        n_slots: int,
+        transport: SlotTransport | None = None,
+        n_iters: int = 3,
+        *,
+        mlp_dim: int | None = None,
+        init: SlotInitializer | None = None,
+        implicit: bool = False,
+        extra_step: bool = False,
+    ) -> None:
+        super().__init__()
+        transport = Mesh() if transport is None else transport
+        init = LearnedGaussian() if init is None else init
+        mlp_dim = 2 * slot_dim if mlp_dim is None else mlp_dim
+        for name, value in (
+            ("input_dim", input_dim),
+            ("slot_dim", slot_dim),
+            ("n_slots", n_slots),
+            ("n_iters", n_iters),
+            ("mlp_dim", mlp_dim),
+        ):
+            checks.check_count("SlotAttention", name, value, 1)
+        say = "an object such as Softmax(), Sinkhorn(), EMD() or Mesh()"
+        checks.check_instance("SlotAttention", "transport", transport, SlotTransport, say)
+        say = "an object such as LearnedGaussian(), FixedGaussian() or LearnedSlots()"
+        checks.check_instance("SlotAttention", "init", init, SlotInitializer, say)
+        if extra_step and not implicit:
+            raise ValueError(
+                "SlotAttention: extra_step came without implicit, expected both or neither. Pass "
+                "implicit=True, or raise n_iters by one."
+            )
+        self.n_slots = n_slots
+        self.n_iters = n_iters
+        self.implicit = implicit
+        self.extra_step = extra_step
+        # A saved model says what it is made of, also where that was the default.
+        config: Any = self._hub_mixin_config  # pyright: ignore
+        config.update(transport=transport.to_config(), init=init.to_config(), mlp_dim=mlp_dim)
+
+        self.transport = transport.bind(input_dim=input_dim, slot_dim=slot_dim, hidden_dim=mlp_dim)
+        self.init = init.bind(n_slots=n_slots, slot_dim=slot_dim)
+        self.norm_inputs = nn.LayerNorm(input_dim)
+        self.norm_slots = nn.LayerNorm(slot_dim)
+        self.to_query = nn.Linear(slot_dim, slot_dim, bias=False)
+        self.to_key = nn.Linear(input_dim, slot_dim, bias=False)
+        self.to_value = nn.Linear(input_dim, slot_dim, bias=False)
+        self.gru = nn.GRUCell(slot_dim, slot_dim)
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(slot_dim),
+            nn.Linear(slot_dim, mlp_dim),
+            nn.ReLU(),
+            nn.Linear(mlp_dim, slot_dim),
+        )
+
+    def forward(
+        self,
+        inputs: Tensor,
+        slots: Tensor | None = None,
+        *,
+        n_slots: int | None = None,
+        input_mask: Tensor | None = None,
+        slot_mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        trace: bool = False,
+    ) -> SlotAttentionOutput:
+        """Bind inputs to slots.
+
+        Args:
+            inputs: ``(..., n, input_dim)``.
+            slots: ``(..., m, slot_dim)`` to start from, such as those of the frame before;
+                default what ``init`` makes.
+            n_slots: Number of slots in this call.
+            input_mask: ``(..., n)``, True where an input is real.
+            slot_mask: ``(..., m)``, True where a slot is real; the others come out unchanged.
+            generator: Source of the slots' randomness and of MESH's noise.
+            trace: Also return the attention of every iteration.
+
+        Returns:
+            A :class:`SlotAttentionOutput`.
+        """
+        start, m = self._start(inputs, slots, n_slots, input_mask, slot_mask, generator)
+        x = self.norm_inputs(inputs)
+        keys, values = self.to_key(x), self.to_value(x)
+        scene = self.transport.begin(
+            x, m, slot_mask=slot_mask, input_mask=input_mask, generator=generator
+        )
+        z = start
+        attentions: list[Tensor] = []
+        n_steps = self.n_iters + int(self.extra_step)
+        for i in range(n_steps):
+            last = i == n_steps - 1
+            if self.implicit and last:
+                z = z.detach()
+                if slots is None and self.init.learned:
+                    z = z + (start - start.detach())
+            with torch.no_grad() if self.implicit and not last else nullcontext():
+                z, attention, transport = self._step(z, keys, values, scene)
+            attentions.append(attention)
+        return SlotAttentionOutput(
+            slots=z,
+            attention=attention,  # pyright: ignore[reportPossiblyUnboundVariable]
+            transport=transport,  # pyright: ignore[reportPossiblyUnboundVariable]
+            trace=torch.stack(attentions, -3) if trace else None,
+        )
+
+    def _step(
+        self, slots: Tensor, keys: Tensor, values: Tensor, scene: Scene
+    ) -> tuple[Tensor, Tensor, Transport]:
+        """One iteration: transport, recurrent update, residual MLP."""
+        z = self.norm_slots(slots)
+        attention, transport = self.transport(self.to_query(z), keys, z, scene)
+        updates = attention @ values
+        flat = self.gru(updates.flatten(0, -2), slots.to(updates.dtype).flatten(0, -2))
+        new = flat.reshape(slots.shape)
+        new = new + self.mlp(new)
+        if scene.slot_mask is not None:
+            new = torch.where(scene.slot_mask.unsqueeze(-1), new, slots.to(new.dtype))
+        return new, attention, transport
+
+    def _start(
+        self,
+        inputs: Tensor,
+        slots: Tensor | None,
+        n_slots: int | None,
+        input_mask: Tensor | None,
+        slot_mask: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, int]:
+        """Check the arguments; the first slots ``(..., m, slot_dim)`` and their number."""
+        name, input_dim = "SlotAttention", self.to_key.in_features
+        slot_dim = self.to_key.out_features
+        checks.check_matrix(name, "inputs", inputs, f"(..., inputs n, {input_dim})")
+        if inputs.shape[-1] != input_dim:
+            raise ValueError(
+                f"{name}: inputs have shape {tuple(inputs.shape)}, expected (..., n, {input_dim}). "
+                "Channels come last: flatten an image with x.flatten(2).mT."
+            )
+        weight = self.to_key.weight
+        if inputs.device != weight.device:
+            raise ValueError(
+                f"{name}: inputs are on {inputs.device}, expected {weight.device}, where the "
+                "module is. Move one of them with .to(device)."
+            )
+        checks.check_finite(name, "inputs", inputs, "Look for a NaN or an overflow upstream.")
+        batch = inputs.shape[:-2]
+        if input_mask is not None:
+            checks.check_vector(
+                name, "input_mask", input_mask, inputs.shape[-2], inputs, of="inputs", mask=True
+            )
+        if slots is None:
+            m = self.n_slots if n_slots is None else n_slots
+            checks.check_count(name, "n_slots", m, 1)
+            start = self.init(tuple(batch), m, generator)
+        else:
+            checks.check_matrix(name, "slots", slots, f"(..., slots m, {slot_dim})")
+            if slots.shape[-1] != slot_dim or slots.shape[:-2] != batch:
+                expected = ", ".join([*(str(size) for size in batch), "m", str(slot_dim)])
+                raise ValueError(
+                    f"{name}: slots have shape {tuple(slots.shape)}, expected ({expected}) to fit "
+                    f"inputs of shape {tuple(inputs.shape)}. Expand them over the batch first."
+                )
+            if n_slots is not None and n_slots != slots.shape[-2]:
+                raise ValueError(
+                    f"{name}: n_slots is {n_slots} but {slots.shape[-2]} slots came, expected the "
+                    "same number. Leave n_slots out when slots are given."
+                )
+            start, m = slots, slots.shape[-2]
+        if slot_mask is not None:
+            checks.check_vector(name, "slot_mask", slot_mask, m, inputs, of="slots", mask=True)
+        return start, m

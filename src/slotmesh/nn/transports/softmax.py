@@ -1,0 +1,66 @@
+"""SA: the softmax attention of the original slot attention."""
+
+import torch
+from torch import Tensor
+
+from slotmesh.nn.transports.base import Scene, SlotTransport
+from slotmesh.ops import Transport
+from slotmesh.ops import _checks as checks
+from slotmesh.ops._precision import full_precision
+from slotmesh.ops._problem import compute_dtype, marginal_error
+
+
+class Softmax(SlotTransport):
+    r"""SA: dot products over :math:`\sqrt d`, softmax over slots, normalised over inputs.
+
+    This is one iteration of Sinkhorn on the negative dot product with uniform marginals. It is
+    set-equivariant: equal slots stay equal.
+
+    Args:
+        eps: Added to each attention before it is normalised over inputs, as in the original code,
+            so that a slot that no input chooses looks at all of them.
+
+    Example:
+        >>> from slotmesh import SlotAttention
+        >>> from slotmesh.nn import Softmax
+        >>> SlotAttention(64, 64, 7, transport=Softmax()).transport
+        Softmax(eps=1e-08)
+    """
+
+    def __init__(self, *, eps: float = 1e-8) -> None:
+        super().__init__()
+        checks.check_real("Softmax", "eps", eps)
+        self.eps = eps
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, slots: Tensor, scene: Scene
+    ) -> tuple[Tensor, Transport]:
+        """One softmax; the transport's marginals are one unit a slot, spread over inputs evenly."""
+        dtype = compute_dtype(queries)
+        with full_precision(queries):
+            scores = queries.to(dtype) @ keys.to(dtype).mT * queries.shape[-1] ** -0.5
+            lowest = torch.finfo(dtype).min
+            masked = scores
+            if scene.slot_mask is not None:
+                masked = masked.masked_fill(~scene.slot_mask.unsqueeze(-1), lowest)
+            v = -torch.logsumexp(masked, -2)
+            share = torch.softmax(masked, -2) + self.eps
+            if scene.slot_mask is not None:
+                share = share * scene.slot_mask.unsqueeze(-1)
+            if scene.input_mask is not None:
+                share = share * scene.input_mask.unsqueeze(-2)
+            total = share.sum(-1, keepdim=True)
+            plan = share / total.clamp(min=torch.finfo(dtype).tiny)
+        a = plan.detach().sum(-1)
+        inputs = torch.ones_like(v) if scene.input_mask is None else scene.input_mask.to(dtype)
+        b = a.sum(-1, keepdim=True) * inputs / inputs.sum(-1, keepdim=True)
+        error = marginal_error(plan, a, b)
+        return plan.to(queries.dtype), Transport(
+            plan=plan.to(queries.dtype),
+            u=-total.clamp(min=torch.finfo(dtype).tiny).log().squeeze(-1),
+            v=v,
+            cost=-scores,
+            marginal_error=error,
+            n_iters=torch.ones(error.shape, dtype=torch.int64, device=error.device),
+            converged=error <= 1e-3,
+        )

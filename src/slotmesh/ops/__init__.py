@@ -1,0 +1,26 @@
+"""Transport operations: tensors in, tensors out."""
+
+from slotmesh.ops._checks import ValueChecks, set_value_checks
+from slotmesh.ops.assignment import assign
+from slotmesh.ops.cost import CostKind, pairwise_cost
+from slotmesh.ops.emd import emd
+from slotmesh.ops.entropy import entropy
+from slotmesh.ops.mesh import EntropyObjective, Objective, SimilarityObjective, mesh
+from slotmesh.ops.sinkhorn import sinkhorn
+from slotmesh.ops.transport import Transport
+
+__all__ = [
+    "CostKind",
+    "EntropyObjective",
+    "Objective",
+    "SimilarityObjective",
+    "Transport",
+    "ValueChecks",
+    "assign",
+    "emd",
+    "entropy",
+    "mesh",
+    "pairwise_cost",
+    "set_value_checks",
+    "sinkhorn",
+]

@@ -1,0 +1,144 @@
+"""Checks of what a caller passes in: what came, what was expected, how to mend it.
+
+Shapes, dtypes and devices are always checked. Values (finite costs, non-negative marginals, ...)
+are read only where reading them is free: on the CPU and outside of compilation, so that no check
+ever waits for a GPU unless ``set_value_checks("always")`` asks for it.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+ValueChecks = Literal["auto", "always", "never"]
+
+_mode: ValueChecks = "auto"
+
+
+def set_value_checks(mode: ValueChecks) -> ValueChecks:
+    """Choose when the values of costs, marginals and masks are checked.
+
+    Args:
+        mode: ``"auto"`` checks values on the CPU only, ``"always"`` on every device (this waits
+            for the GPU at each call: meant for debugging), ``"never"`` not at all.
+
+    Returns:
+        The mode that was in force before.
+
+    Example:
+        >>> from slotmesh.ops import set_value_checks
+        >>> before = set_value_checks("always")
+        >>> set_value_checks(before)
+        'always'
+    """
+    global _mode
+    check_choice("set_value_checks", "mode", mode, ("auto", "always", "never"))
+    before, _mode = _mode, mode
+    return before
+
+
+def can_read_values(*tensors: Tensor | None) -> bool:
+    """Whether the values of these tensors may be looked at now."""
+    if torch.compiler.is_compiling() or _mode == "never":
+        return False
+    given = [t for t in tensors if t is not None]
+    # Subclasses (fake, distributed, ...) and tensors inside vmap have no plain values to read.
+    if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta for t in given):
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore
+        return False
+    return _mode == "always" or all(t.device.type == "cpu" for t in given)
+
+
+def check_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> None:
+    """One of a few named options."""
+    if value not in choices:
+        raise ValueError(
+            f"{op}: {name} is {value!r}, expected one of {', '.join(repr(c) for c in choices)}."
+        )
+
+
+def check_instance(op: str, name: str, value: object, kind: type, say: str) -> None:
+    """An object of a certain kind; ``say`` tells which to pass."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{op}: {name} is {value!r}, expected {say}.")
+
+
+def check_count(op: str, name: str, value: object, least: int) -> None:
+    """A whole number of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{op}: {name} is {value!r}, expected a whole number of at least {least}.")
+
+
+def check_real(op: str, name: str, value: object, *, positive: bool = False) -> None:
+    """A finite number, at least 0 or above 0."""
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    number = float(value) if good else float("nan")  # pyright: ignore[reportArgumentType]
+    if not (number > 0 if positive else number >= 0) or number == float("inf"):
+        raise ValueError(
+            f"{op}: {name} is {value!r}, expected a finite number "
+            f"{'above' if positive else 'of at least'} 0."
+        )
+
+
+def check_matrix(op: str, name: str, value: object, axes: str = "(..., slots m, inputs n)") -> None:
+    """A non-empty floating-point tensor of two or more dimensions."""
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"{op}: {name} is a {type(value).__name__}, expected a tensor {axes}. "
+            "Convert it with torch.as_tensor."
+        )
+    if not value.is_floating_point():
+        raise ValueError(
+            f"{op}: {name} has dtype {value.dtype}, expected a floating-point tensor. "
+            f"Call {name}.float() first."
+        )
+    if value.ndim < 2:
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(value.shape)}, expected at least two dimensions "
+            f"{axes}. Add the missing ones with {name}[None]."
+        )
+    if 0 in value.shape[-2:]:
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(value.shape)}, expected {axes} with at least one "
+            "row and one column. Leave empty problems out."
+        )
+
+
+def check_vector(
+    op: str, name: str, value: object, size: int, like: Tensor, *, of: str = "cost", mask: bool
+) -> None:
+    """A marginal or a mask: ``(..., size)``, on the device of ``like``."""
+    kind = "a boolean tensor" if mask else "a floating-point tensor"
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"{op}: {name} is a {type(value).__name__}, expected {kind} (..., {size}). "
+            "Convert it with torch.as_tensor."
+        )
+    if (value.dtype != torch.bool) if mask else not value.is_floating_point():
+        mend = f"{name}.bool(), True where an element is real" if mask else f"{name}.float()"
+        raise ValueError(f"{op}: {name} has dtype {value.dtype}, expected {kind}. Use {mend}.")
+    if value.ndim == 0 or value.shape[-1] != size:
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(value.shape)}, expected (..., {size}) to fit "
+            f"{of} of shape {tuple(like.shape)}. Rows of {of} are slots, columns are inputs."
+        )
+    if value.device != like.device:
+        raise ValueError(
+            f"{op}: {name} is on {value.device}, expected {like.device}, where {of} is. "
+            f"Move it with {name}.to({of}.device)."
+        )
+
+
+def check_finite(op: str, name: str, value: Tensor, mend: str) -> None:
+    """No NaN and no infinity, where values may be read."""
+    if not can_read_values(value):
+        return
+    finite = torch.isfinite(value)
+    if not bool(finite.all()):
+        where = (~finite).nonzero()
+        raise ValueError(
+            f"{op}: {name} has {len(where)} entries that are not finite (the first is "
+            f"{value[tuple(where[0])].item()} at {[int(i) for i in where[0]]}), expected finite "
+            f"numbers. {mend}"
+        )

@@ -1,0 +1,173 @@
+"""One transport problem, checked and brought to one form that all solvers share."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slotmesh.ops import _checks as checks
+from slotmesh.ops._typed import broadcast_shapes
+
+
+class Problem(NamedTuple):
+    """A batch of transport problems: float32 or float64, padding replaced by zeros."""
+
+    cost: Tensor  # (*batch, m, n), 0 where padded
+    a: Tensor  # (*batch, m), the mass of each slot, 0 where padded
+    b: Tensor  # (*batch, n), the mass of each input, 0 where padded
+    log_a: Tensor  # (*batch, m), -inf where there is no mass
+    log_b: Tensor  # (*batch, n), -inf where there is no mass
+    slots: Tensor | None  # (*batch, m), True where real
+    inputs: Tensor | None  # (*batch, n), True where real
+
+    def detach(self) -> "Problem":
+        """The same problem without a graph."""
+        cost, a, b, log_a, log_b = (x.detach() for x in self[:5])
+        return Problem(cost, a, b, log_a, log_b, self.slots, self.inputs)
+
+
+def compute_dtype(tensor: Tensor) -> torch.dtype:
+    """The precision to compute in: float64 stays, everything else becomes float32."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def problem(
+    op: str,
+    cost: Tensor,
+    a: Tensor | None,
+    b: Tensor | None,
+    slot_mask: Tensor | None,
+    input_mask: Tensor | None,
+) -> Problem:
+    """Check the arguments that all solvers have in common, and fill in the defaults."""
+    checks.check_matrix(op, "cost", cost)
+    m, n = cost.shape[-2:]
+    for name, vector, size, is_mask in (
+        ("a", a, m, False),
+        ("b", b, n, False),
+        ("slot_mask", slot_mask, m, True),
+        ("input_mask", input_mask, n, True),
+    ):
+        if vector is not None:
+            checks.check_vector(op, name, vector, size, cost, mask=is_mask)
+    vectors = [x for x in (a, b, slot_mask, input_mask) if x is not None]
+    try:
+        batch = broadcast_shapes(cost.shape[:-2], *(x.shape[:-1] for x in vectors))
+    except RuntimeError:
+        shapes = ", ".join(str(tuple(x.shape)) for x in [cost, *vectors])
+        raise ValueError(
+            f"{op}: the shapes {shapes} of cost, marginals and masks have leading dimensions that "
+            "do not broadcast. Give all of them the batch dimensions of cost, or none."
+        ) from None
+
+    dtype = compute_dtype(cost)
+    slots = None if slot_mask is None else slot_mask.expand(*batch, m)
+    inputs = None if input_mask is None else input_mask.expand(*batch, n)
+    _check_mask(op, "slot_mask", slots)
+    _check_mask(op, "input_mask", inputs)
+    clean = cost.to(dtype).expand(*batch, m, n)
+    real = real_entries(slots, inputs)
+    if real is not None:
+        clean = torch.where(real, clean, 0.0)
+    checks.check_finite(
+        op,
+        "cost",
+        clean,
+        "Look for a NaN or an overflow upstream; padding goes into slot_mask and input_mask.",
+    )
+    full_a = _marginal(op, "a", a, slots, (*batch, m), clean)
+    full_b = _marginal(op, "b", b, inputs, (*batch, n), clean)
+    if full_a is None and full_b is None:
+        full_a = torch.ones_like(clean[..., 0]) if slots is None else slots.to(dtype)
+    if full_b is None:
+        assert full_a is not None
+        full_b = _spread(full_a.sum(-1, keepdim=True), inputs, (*batch, n))
+    if full_a is None:
+        full_a = _spread(full_b.sum(-1, keepdim=True), slots, (*batch, m))
+    if a is not None and b is not None:
+        _check_totals(op, full_a, full_b, a, b)
+    return Problem(clean, full_a, full_b, log_marginal(full_a), log_marginal(full_b), slots, inputs)
+
+
+def real_entries(slots: Tensor | None, inputs: Tensor | None) -> Tensor | None:
+    """Where a cost matrix is not padding, broadcastable to (*batch, m, n); None if it has none."""
+    if slots is None:
+        return None if inputs is None else inputs.unsqueeze(-2)
+    if inputs is None:
+        return slots.unsqueeze(-1)
+    return slots.unsqueeze(-1) & inputs.unsqueeze(-2)
+
+
+def log_marginal(mass: Tensor) -> Tensor:
+    """log(mass), -inf at zero, with a gradient that is finite everywhere.
+
+    Where a batch element has no mass at all every entry becomes 0, so that no solver divides by
+    nothing; its plan is still zero because plans are multiplied by the mass itself.
+    """
+    positive = mass >= torch.finfo(mass.dtype).tiny
+    log = torch.where(positive, torch.where(positive, mass, 1.0).log(), -torch.inf)
+    return torch.where(positive.any(-1, keepdim=True), log, 0.0)
+
+
+def marginal_error(plan: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """How much of the mass is in the wrong place, as a share of all mass: (*batch)."""
+    plan, a, b = plan.detach(), a.detach(), b.detach()
+    wrong = (plan.sum(-1) - a).abs().sum(-1) + (plan.sum(-2) - b).abs().sum(-1)
+    return wrong / a.sum(-1).clamp(min=torch.finfo(a.dtype).tiny)
+
+
+def _spread(total: Tensor, mask: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """Total mass (*batch, 1), uniform over the real elements."""
+    if mask is None:
+        return (total / shape[-1]).expand(shape)
+    real = mask.to(total.dtype)
+    return total * real / real.sum(-1, keepdim=True).clamp(min=1.0)
+
+
+def _marginal(
+    op: str,
+    name: str,
+    given: Tensor | None,
+    mask: Tensor | None,
+    shape: tuple[int, ...],
+    like: Tensor,
+) -> Tensor | None:
+    if given is None:
+        return None
+    full = given.to(like.dtype).expand(shape)
+    if mask is not None:
+        full = torch.where(mask, full, 0.0)
+    checks.check_finite(op, name, full, "A marginal is the mass of each element.")
+    if checks.can_read_values(full) and bool((full < 0).any()):
+        raise ValueError(
+            f"{op}: {name} has a negative entry ({full.min().item():.4g}), expected masses of at "
+            f"least 0. Use softmax or softplus to make {name}."
+        )
+    return full
+
+
+def _check_mask(op: str, name: str, mask: Tensor | None) -> None:
+    if mask is None or not checks.can_read_values(mask):
+        return
+    empty = ~mask.any(-1)
+    if bool(empty.any()):
+        raise ValueError(
+            f"{op}: {name} masks every element of {int(empty.sum())} of {empty.numel()} batch "
+            "elements, expected at least one True in each. Leave these batch elements out."
+        )
+
+
+def _check_totals(op: str, a: Tensor, b: Tensor, given_a: Tensor, given_b: Tensor) -> None:
+    if not checks.can_read_values(a, b):
+        return
+    coarsest = max(torch.finfo(given_a.dtype).eps, torch.finfo(given_b.dtype).eps)
+    total_a, total_b = a.detach().sum(-1), b.detach().sum(-1)
+    # Rounding of n summands grows like sqrt(n); a thousand roundings is far below any real mistake.
+    off = (total_a - total_b).abs() > min(1000 * coarsest, 0.05) * torch.maximum(total_a, total_b)
+    if bool(off.any()):
+        first = tuple(off.nonzero()[0])
+        raise ValueError(
+            f"{op}: the marginals have different totals (a sums to {total_a[first].item():.6g}, "
+            f"b to {total_b[first].item():.6g}), expected the same mass on both sides. "
+            "Rescale one of them: b = b * a.sum(-1, keepdim=True) / b.sum(-1, keepdim=True)."
+        )

@@ -1,0 +1,18 @@
+"""Types for the few torch functions that have none."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_torch: Any = torch
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape; RuntimeError where there is none."""
+    return tuple(_torch.broadcast_shapes(*shapes))
+
+
+def solve(matrix: Tensor, right: Tensor) -> Tensor:
+    """Solve (*batch, m, m) systems without the check for singular ones, which waits for the GPU."""
+    return _torch.linalg.solve_ex(matrix, right.unsqueeze(-1))[0].squeeze(-1)

@@ -1,0 +1,91 @@
+"""Exact optimal transport (earth mover's distance)."""
+
+import math
+import warnings
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from slotmesh.ops import _checks as checks
+from slotmesh.ops._problem import marginal_error, problem
+from slotmesh.ops.emd.pot import emd_batch
+from slotmesh.ops.transport import Transport
+
+EMDBackend = Literal["auto", "pot"]
+
+
+def emd(
+    cost: Tensor,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    *,
+    slot_mask: Tensor | None = None,
+    input_mask: Tensor | None = None,
+    backend: EMDBackend = "auto",
+) -> Transport:
+    """Optimal transport without regularisation: the exact plan of least total cost.
+
+    The plan is a vertex of the transport polytope, with at most m + n - 1 entries above 0; ties
+    are broken, always in the same way for the same problem.
+
+    **The plan carries no gradient**, whatever ``cost`` requires: it is piecewise constant in the
+    cost. To learn a cost, add a term that has one, as :class:`slotmesh.nn.EMD` does, or use
+    :func:`slotmesh.mesh`. The *value* of the optimum has a gradient, ``(t.plan * cost).sum()``.
+
+    Args:
+        cost: ``(..., m, n)``, rows are slots, columns are inputs. Solved in float64 on the CPU,
+            a batch over all cores.
+        a: Mass of each slot ``(..., m)``. Default: as for :func:`slotmesh.sinkhorn`.
+        b: Mass of each input ``(..., n)``. Default: as for :func:`slotmesh.sinkhorn`. Rescaled in
+            float64 to the exact total of ``a``.
+        slot_mask: ``(..., m)``, True where a slot is real.
+        input_mask: ``(..., n)``, True where an input is real.
+        backend: ``"pot"`` (network simplex), or ``"auto"`` to choose the fastest that fits.
+
+    Returns:
+        A :class:`~slotmesh.ops.Transport` with the dual variables as potentials.
+
+    Raises:
+        ValueError: If an argument does not fit; values are only looked at on the CPU (see
+            :func:`slotmesh.ops.set_value_checks`).
+
+    Example:
+        >>> import torch
+        >>> from slotmesh import emd
+        >>> t = emd(torch.tensor([[0.0, 2.0], [1.0, 0.0]]))
+        >>> t.plan
+        tensor([[1., 0.],
+                [0., 1.]])
+        >>> t.plan.requires_grad
+        False
+    """
+    checks.check_choice("emd", "backend", backend, ("auto", "pot"))
+    task = problem("emd", cost, a, b, slot_mask, input_mask)
+    mass_a, mass_b = task.a.detach().double(), task.b.detach().double()
+    total_b = mass_b.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    mass_b = mass_b * (mass_a.sum(-1, keepdim=True) / total_b)
+    batch, (m, n) = task.cost.shape[:-2], task.cost.shape[-2:]
+    size = math.prod(batch)
+    plan, u, v, optimal = emd_batch(
+        task.cost.detach().double().reshape(size, m, n),
+        mass_a.reshape(size, m),
+        mass_b.reshape(size, n),
+    )
+    if checks.can_read_values(optimal) and not bool(optimal.all()):
+        warnings.warn(
+            f"emd: {int((~optimal).sum())} of {size} problems stopped before their optimum; their "
+            "plans are feasible, not exact (see Transport.converged). Rescale very uneven costs.",
+            stacklevel=2,
+        )
+    plan = plan.reshape(*batch, m, n)
+    dtype = task.cost.dtype
+    return Transport(
+        plan=plan.to(cost.dtype),
+        u=u.reshape(*batch, m).to(dtype),
+        v=v.reshape(*batch, n).to(dtype),
+        cost=cost,
+        marginal_error=marginal_error(plan, mass_a, mass_b).to(dtype),
+        n_iters=torch.zeros(batch, dtype=torch.int64, device=cost.device),
+        converged=optimal.reshape(batch),
+    )

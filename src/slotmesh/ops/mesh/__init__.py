@@ -1,0 +1,190 @@
+"""Minimise the Entropy of SinkHorn: costs changed until their Sinkhorn plan breaks ties."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from slotmesh.ops import _checks as checks
+from slotmesh.ops._precision import full_precision
+from slotmesh.ops._problem import Problem, marginal_error, problem, real_entries
+from slotmesh.ops._typed import broadcast_shapes
+from slotmesh.ops.mesh.naive import descend
+from slotmesh.ops.mesh.objectives import EntropyObjective, Objective, SimilarityObjective
+from slotmesh.ops.sinkhorn import BACKENDS, CONVERGED, Backend, scaled_temperature
+from slotmesh.ops.sinkhorn.naive import iterate, plan_of, start
+from slotmesh.ops.transport import Transport
+
+__all__ = [
+    "EntropyObjective",
+    "MeshGrad",
+    "Objective",
+    "PotentialsMode",
+    "SimilarityObjective",
+    "mesh",
+]
+
+MeshGrad = Literal["straight_through", "unroll"]
+PotentialsMode = Literal["detach", "reuse", "fresh"]
+
+
+def mesh(
+    cost: Tensor,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    *,
+    lr: float = 5.0,
+    step: float | None = None,
+    n_steps: int = 4,
+    n_iters: int = 5,
+    temperature: float | Tensor = 1.0,
+    noise: float | Tensor = 1e-3,
+    generator: torch.Generator | None = None,
+    slot_mask: Tensor | None = None,
+    input_mask: Tensor | None = None,
+    potentials: PotentialsMode = "detach",
+    objective: Objective | None = None,
+    grad: MeshGrad = "straight_through",
+    backend: Backend = "auto",
+) -> Transport:
+    """Change the cost by gradient descent until its Sinkhorn plan has low entropy.
+
+    A little noise, amplified where slots compete for the same inputs, breaks ties that Sinkhorn
+    and softmax cannot; where nothing is tied the noise has no visible effect. The paper's MESH.
+
+    Args:
+        cost: ``(..., m, n)``, rows are slots, columns are inputs. float16 and bfloat16 are
+            computed in float32 inside.
+        a: Mass of each slot ``(..., m)``. Default: as for :func:`slotmesh.sinkhorn`.
+        b: Mass of each input ``(..., n)``. Default: as for :func:`slotmesh.sinkhorn`.
+        lr: The paper's lambda: the Frobenius norm of the change that one step makes to the whole
+            matrix. The same value changes each entry of a larger matrix less.
+        step: Used instead of ``lr`` where given: the root-mean-square change of one (real) entry
+            in one step, which does not depend on the size of the matrix. 0.05 is a good start.
+        n_steps: Number of descent steps on the cost.
+        n_iters: Sinkhorn iterations in each step, and for the plan at the end.
+        temperature: Of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
+        noise: Standard deviation of the Gaussian noise that breaks ties, or the noise itself as a
+            tensor that broadcasts to the cost's shape.
+        generator: Source of the noise, for results that can be repeated.
+        slot_mask: ``(..., m)``, True where a slot is real.
+        input_mask: ``(..., n)``, True where an input is real.
+        potentials: Each step starts its Sinkhorn from the potentials of the step before.
+            ``"detach"`` passes their values on only, ``"reuse"`` their graph as well (the
+            authors' code: more memory), ``"fresh"`` starts each Sinkhorn from zero.
+        objective: What to make small instead of the entropy: an object with a method
+            ``derivative(plan)``, such as :class:`slotmesh.ops.SimilarityObjective` or
+            :class:`slotmesh.nn.LearnedObjective`.
+        grad: ``"straight_through"`` treats the change of the cost as a constant (the paper's);
+            ``"unroll"`` differentiates the descent too, and with it what the objective holds. It
+            is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials.
+        backend: ``"torch"``, or ``"auto"`` to choose the fastest that fits.
+
+    Returns:
+        A :class:`~slotmesh.ops.Transport` whose ``cost`` is the changed cost.
+
+    Raises:
+        ValueError: If an argument does not fit; values are only looked at on the CPU (see
+            :func:`slotmesh.ops.set_value_checks`).
+
+    Example:
+        >>> import torch
+        >>> from slotmesh import mesh, sinkhorn
+        >>> tie = torch.ones(2, 2)  # two equal slots, two equal inputs
+        >>> sinkhorn(tie).plan
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
+        >>> plan = mesh(tie, generator=torch.Generator().manual_seed(0)).plan
+        >>> plan.round().sum(0), plan.round().sum(1)  # one input each
+        (tensor([1., 1.]), tensor([1., 1.]))
+    """
+    checks.check_choice("mesh", "grad", grad, ("straight_through", "unroll"))
+    checks.check_choice("mesh", "potentials", potentials, ("detach", "reuse", "fresh"))
+    checks.check_choice("mesh", "backend", backend, BACKENDS)
+    checks.check_count("mesh", "n_steps", n_steps, 0)
+    checks.check_count("mesh", "n_iters", n_iters, 1)
+    checks.check_real("mesh", "lr", lr)
+    if step is not None:
+        checks.check_real("mesh", "step", step)
+    if objective is not None:
+        checks.check_instance(
+            "mesh", "objective", objective, Objective, "an object with a method derivative(plan)"
+        )
+    task = problem("mesh", cost, a, b, slot_mask, input_mask)
+    with full_precision(cost):
+        tau = scaled_temperature("mesh", temperature, task)
+        changed, u = descend(
+            _with_noise(task, noise, generator),
+            task,
+            length=lr if step is None else _length(step, task),
+            n_steps=n_steps,
+            n_iters=n_iters,
+            temperature=tau,
+            potentials=potentials,
+            objective=EntropyObjective() if objective is None else objective,
+            unroll=grad == "unroll",
+        )
+        log_kernel = -changed / tau
+        last = iterate(log_kernel, task, start(task, u), n_iters)
+        plan = plan_of(log_kernel, task.a, last.v)
+        error = marginal_error(plan, task.a, task.b)
+    return Transport(
+        plan=plan.to(cost.dtype),
+        u=last.u,
+        v=last.v,
+        cost=changed,
+        marginal_error=error,
+        n_iters=last.n_iters,
+        converged=error <= CONVERGED,
+    )
+
+
+def _with_noise(task: Problem, noise: float | Tensor, generator: torch.Generator | None) -> Tensor:
+    """The first cost of the descent (*batch, m, n); padding stays 0."""
+    if isinstance(noise, Tensor):
+        if generator is not None:
+            raise ValueError(
+                "mesh: both a noise tensor and a generator came, expected one of them. Leave the "
+                "generator out, or pass noise as a standard deviation."
+            )
+        shape = task.cost.shape
+        try:
+            fits = broadcast_shapes(noise.shape, shape) == tuple(shape)
+        except RuntimeError:
+            fits = False
+        if not fits or not noise.is_floating_point():
+            raise ValueError(
+                f"mesh: noise is a tensor of shape {tuple(noise.shape)} and dtype {noise.dtype}, "
+                f"expected floating point that broadcasts to the cost's shape {tuple(shape)}. "
+                "Draw it with torch.randn_like(cost)."
+            )
+        if noise.device != task.cost.device:
+            raise ValueError(
+                f"mesh: noise is on {noise.device}, expected {task.cost.device}, where cost is. "
+                "Move it with noise.to(cost.device)."
+            )
+        drawn = noise.to(task.cost.dtype)
+    else:
+        checks.check_real("mesh", "noise", noise)
+        if noise == 0:
+            return task.cost
+        drawn = noise * gaussian(task.cost, generator)
+    real = real_entries(task.slots, task.inputs)
+    return task.cost + (drawn if real is None else torch.where(real, drawn, 0.0))
+
+
+def gaussian(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers of the shape, dtype and device of ``like``."""
+    if generator is None:
+        return torch.randn_like(like)
+    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def _length(step: float, task: Problem) -> float | Tensor:
+    """Norm of a change of ``step`` in each real entry: a float, or (*batch, 1, 1) with masks."""
+    m, n = task.cost.shape[-2:]
+    if task.slots is None and task.inputs is None:
+        return step * float(m * n) ** 0.5
+    slots = task.cost.new_tensor(m) if task.slots is None else task.slots.sum(-1)
+    inputs = task.cost.new_tensor(n) if task.inputs is None else task.inputs.sum(-1)
+    return step * (slots * inputs).to(task.cost.dtype).sqrt()[..., None, None]

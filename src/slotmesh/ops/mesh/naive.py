@@ -1,0 +1,114 @@
+r"""MESH in plain torch: gradient descent on the cost until the Sinkhorn plan has low entropy.
+
+The gradient of the objective by the cost is derived by hand. With :math:`K = -C/\tau`, one
+iteration of Sinkhorn is :math:`v_t = \log b - \mathrm{LSE}_i(K + u_{t-1})` and
+:math:`u_t = \log a - \mathrm{LSE}_j(K + v_t)`. Both half-steps are log-sum-exps, so their
+derivatives are the softmaxes :math:`Q_t` (over slots) and :math:`R_t` (over inputs), and reverse
+mode is a walk back through these. No autograd runs inside, so MESH works under ``no_grad``,
+``inference_mode``, ``torch.func`` and ``torch.compile``.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slotmesh.ops._problem import Problem
+from slotmesh.ops.mesh.objectives import Objective
+from slotmesh.ops.sinkhorn.naive import iterate, start
+
+# Gradients shorter than this are left as they are instead of being blown up to length 1.
+SHORTEST = 1e-12
+
+
+class Descent(NamedTuple):
+    """Where the descent ended."""
+
+    cost: Tensor  # (*batch, m, n), the changed cost
+    u: Tensor | None  # (*batch, m), potentials to start the last Sinkhorn from
+
+
+def objective_gradient(
+    log_kernel: Tensor, problem: Problem, u: Tensor, n_iters: int, objective: Objective
+) -> tuple[Tensor, Tensor]:
+    """Derivative of objective(sinkhorn plan) by the log kernel, at fixed starting potentials.
+
+    Returns:
+        The derivative (*batch, m, n) and the slots' potentials (*batch, m) that Sinkhorn reached.
+    """
+    log_a, log_b = problem.log_a, problem.log_b
+    over_slots: list[Tensor] = []
+    over_inputs: list[Tensor] = []
+    for _ in range(n_iters):
+        shares, total = _softmax(log_kernel + u.unsqueeze(-1), -2)
+        v = log_b - total
+        over_slots.append(shares)
+        shares, total = _softmax(log_kernel + v.unsqueeze(-2), -1)
+        u = log_a - total
+        over_inputs.append(shares)
+
+    plan = problem.a.unsqueeze(-1) * over_inputs[-1]
+    grad = plan * objective.derivative(plan)
+    into_u, into_v = grad.sum(-1), grad.sum(-2)
+    for q, r in zip(reversed(over_slots), reversed(over_inputs), strict=True):
+        flow = r * into_u.unsqueeze(-1)
+        into_v = into_v - flow.sum(-2)
+        grad = grad - flow
+        flow = q * into_v.unsqueeze(-2)
+        into_u = -flow.sum(-1)
+        grad = grad - flow
+        into_v = torch.zeros_like(into_v)
+    return grad, u
+
+
+def descend(
+    cost: Tensor,
+    problem: Problem,
+    *,
+    length: float | Tensor,
+    n_steps: int,
+    n_iters: int,
+    temperature: float | Tensor,
+    potentials: str,
+    objective: Objective,
+    unroll: bool,
+) -> Descent:
+    """Take ``n_steps`` steps of the given length down the objective, from ``cost`` (*batch, m, n).
+
+    Straight through (not ``unroll``) each step subtracts a constant, so the changed cost has the
+    identity as its gradient.
+    """
+    still = problem if unroll else problem.detach()
+    u = None
+    for _ in range(n_steps):
+        first = start(problem, u)
+        log_kernel = -cost / temperature
+        if unroll:
+            grad, reached = objective_gradient(log_kernel, still, first, n_iters, objective)
+        else:
+            grad, reached = objective_gradient(
+                log_kernel.detach(), still, first.detach(), n_iters, objective
+            )
+            grad, reached = grad.detach(), reached.detach()
+            if potentials == "reuse":
+                reached = iterate(log_kernel, problem, first, n_iters).u
+        # d/dC is -1/temperature times d/dK; descending on C therefore ascends on K.
+        cost = cost + length * _unit(grad)
+        u = None if potentials == "fresh" else reached
+        if potentials == "detach" and u is not None:
+            u = u.detach()
+    return Descent(cost, u)
+
+
+def _softmax(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Softmax and log-sum-exp along one dimension, for one exponential an entry."""
+    highest = x.detach().amax(dim, keepdim=True)
+    shares = (x - highest).exp()
+    total = shares.sum(dim, keepdim=True)
+    return shares / total, (total.log() + highest).squeeze(dim)
+
+
+def _unit(grad: Tensor) -> Tensor:
+    """Scaled to Frobenius norm 1 a matrix, with a finite derivative at zero."""
+    squared = grad.square().sum((-2, -1), keepdim=True)
+    return grad * squared.clamp(min=SHORTEST**2).rsqrt()

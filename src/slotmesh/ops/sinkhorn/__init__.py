@@ -1,0 +1,138 @@
+"""Entropy-regularised optimal transport."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from slotmesh.ops import _checks as checks
+from slotmesh.ops._precision import full_precision
+from slotmesh.ops._problem import Problem, marginal_error, problem
+from slotmesh.ops.sinkhorn.implicit import implicit_plan
+from slotmesh.ops.sinkhorn.naive import iterate, plan_of, start
+from slotmesh.ops.transport import Transport
+
+SinkhornGrad = Literal["unroll", "implicit"]
+Backend = Literal["auto", "torch"]
+BACKENDS: tuple[Backend, ...] = ("auto", "torch")
+
+# Below this share of misplaced mass a plan counts as converged where no tolerance was given.
+CONVERGED = 1e-3
+
+
+def sinkhorn(
+    cost: Tensor,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    *,
+    n_iters: int = 5,
+    tol: float | None = None,
+    temperature: float | Tensor = 1.0,
+    init: tuple[Tensor, Tensor] | None = None,
+    slot_mask: Tensor | None = None,
+    input_mask: Tensor | None = None,
+    grad: SinkhornGrad = "unroll",
+    backend: Backend = "auto",
+) -> Transport:
+    """Entropy-regularised optimal transport by Sinkhorn's algorithm, in the log domain.
+
+    Each iteration scales inputs to their mass, then slots, so slot sums are exact at any number
+    of iterations and the error is all on the side of the inputs. Equal slots get equal rows: ties
+    are not broken (see :func:`slotmesh.mesh`).
+
+    Args:
+        cost: ``(..., m, n)``, rows are slots, columns are inputs. float16 and bfloat16 are
+            computed in float32 inside.
+        a: Mass of each slot ``(..., m)``. Default: uniform, with the total of ``b``, or with one
+            unit a real slot.
+        b: Mass of each input ``(..., n)``. Default: uniform, with the total of ``a``.
+        n_iters: Number of iterations; with ``tol``, the most of them.
+        tol: Stop a batch element once its :attr:`~slotmesh.ops.Transport.marginal_error` is at
+            most this. Each element is judged by itself, and nothing waits for the GPU.
+        temperature: Strength of the entropy regularisation; a float above 0 or a tensor that
+            broadcasts against the batch dimensions ``(...)``.
+        init: Potentials ``(u, v)`` of an earlier result to start from. The first half-step
+            replaces ``v``, so only ``u`` matters.
+        slot_mask: ``(..., m)``, True where a slot is real.
+        input_mask: ``(..., n)``, True where an input is real. Masked elements get no mass and
+            change nothing, whatever their costs.
+        grad: ``"unroll"`` differentiates through the iterations and is exact at any number of
+            them; ``"implicit"`` differentiates the fixed point: constant memory, exact once
+            converged, and only the plan carries a gradient, not ``u`` and ``v``.
+        backend: ``"torch"``, or ``"auto"`` to choose the fastest that fits.
+
+    Returns:
+        A :class:`~slotmesh.ops.Transport`.
+
+    Raises:
+        ValueError: If an argument does not fit; values are only looked at on the CPU (see
+            :func:`slotmesh.ops.set_value_checks`).
+
+    Example:
+        >>> import torch
+        >>> from slotmesh import sinkhorn
+        >>> t = sinkhorn(torch.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]), n_iters=50)
+        >>> t.plan.sum(-1), t.plan.sum(-2)
+        (tensor([1., 1.]), tensor([0.6667, 0.6667, 0.6667]))
+        >>> bool(t.converged)
+        True
+    """
+    checks.check_choice("sinkhorn", "grad", grad, ("unroll", "implicit"))
+    checks.check_choice("sinkhorn", "backend", backend, BACKENDS)
+    checks.check_count("sinkhorn", "n_iters", n_iters, 1)
+    if tol is not None:
+        checks.check_real("sinkhorn", "tol", tol)
+    task = problem("sinkhorn", cost, a, b, slot_mask, input_mask)
+    with full_precision(cost):
+        log_kernel = -task.cost / scaled_temperature("sinkhorn", temperature, task)
+        u = start(task, slot_potentials("sinkhorn", init, task))
+        if grad == "implicit":
+            plan, potentials = implicit_plan(log_kernel, task, u, n_iters, tol)
+        else:
+            potentials = iterate(log_kernel, task, u, n_iters, tol)
+            plan = plan_of(log_kernel, task.a, potentials.v)
+        error = marginal_error(plan, task.a, task.b)
+    return Transport(
+        plan=plan.to(cost.dtype),
+        u=potentials.u,
+        v=potentials.v,
+        cost=cost,
+        marginal_error=error,
+        n_iters=potentials.n_iters,
+        converged=error <= (CONVERGED if tol is None else tol),
+    )
+
+
+def scaled_temperature(op: str, temperature: float | Tensor, task: Problem) -> float | Tensor:
+    """The temperature, ready to divide the cost (*batch, m, n)."""
+    if not isinstance(temperature, Tensor):
+        checks.check_real(op, "temperature", temperature, positive=True)
+        return temperature
+    batch = task.a.shape[:-1]
+    if temperature.ndim > len(batch) or any(
+        have not in (1, want)
+        for have, want in zip(reversed(temperature.shape), reversed(batch), strict=False)
+    ):
+        raise ValueError(
+            f"{op}: temperature has shape {tuple(temperature.shape)}, expected one that broadcasts "
+            f"to the batch dimensions {tuple(batch)} of cost. Pass a float for one temperature."
+        )
+    if checks.can_read_values(temperature) and not bool((temperature > 0).all()):
+        raise ValueError(
+            f"{op}: temperature has an entry of {temperature.min().item():.4g}, expected all above "
+            "0. Use softplus or exp to make a learned temperature."
+        )
+    return temperature.to(task.cost.dtype)[..., None, None]
+
+
+def slot_potentials(op: str, init: tuple[Tensor, Tensor] | None, task: Problem) -> Tensor | None:
+    """The slots' potentials out of a warm start ``(u, v)``."""
+    if init is None:
+        return None
+    if len(init) != 2:
+        raise ValueError(
+            f"{op}: init has {len(init)} entries, expected the pair (u, v) of an earlier result. "
+            "Pass init=(t.u, t.v)."
+        )
+    for name, potential, like in (("u", init[0], task.a), ("v", init[1], task.b)):
+        checks.check_vector(op, f"init {name}", potential, like.shape[-1], task.cost, mask=False)
+    return init[0]

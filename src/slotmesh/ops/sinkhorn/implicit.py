@@ -1,0 +1,77 @@
+r"""The gradient of a converged Sinkhorn plan without a graph through its iterations.
+
+At convergence :math:`P = \exp(u \oplus v + K)` has row sums :math:`r` and column sums :math:`c`,
+and these two constraints alone say how :math:`u` and :math:`v` follow a change of :math:`K`,
+:math:`a` or :math:`b`. The adjoint of that linear system has one unknown a slot and one an input;
+eliminating the longer side leaves a small symmetric system, so memory does not grow with the
+number of iterations.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slotmesh.ops._problem import Problem
+from slotmesh.ops._typed import solve
+from slotmesh.ops.sinkhorn import naive
+
+
+class ImplicitPlan(torch.autograd.Function):
+    """(log kernel, a, b, converged plan) to the plan, with the implicit gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(log_kernel: Tensor, a: Tensor, b: Tensor, plan: Tensor) -> Tensor:
+        """The plan as it is."""
+        return plan.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Keep the plan: the gradient needs nothing else."""
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Gradients of the log kernel, a and b."""
+        (plan,) = ctx.saved_tensors
+        return (*plan_adjoint(plan, grads[0]), None)
+
+
+def implicit_plan(
+    log_kernel: Tensor, problem: Problem, u: Tensor, n_iters: int, tol: float | None
+) -> tuple[Tensor, naive.Potentials]:
+    """Iterate without a graph, then attach the implicit gradient to the plan."""
+    still, kernel = problem.detach(), log_kernel.detach()
+    potentials = naive.iterate(kernel, still, u.detach(), n_iters, tol)
+    plan = naive.plan_of(kernel, still.a, potentials.v)
+    return ImplicitPlan.apply(log_kernel, problem.a, problem.b, plan), potentials  # pyright: ignore
+
+
+def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pull a gradient of the plan (*batch, m, n) back to the log kernel, a and b."""
+    if plan.shape[-2] > plan.shape[-1]:
+        kernel, b, a = plan_adjoint(plan.mT, grad.mT)
+        return kernel.mT, a, b
+    # float64 inside: the system is nearly singular where the plan is nearly hard.
+    p, weight = plan.double(), (plan * grad).double()
+    rows, columns = p.sum(-1), p.sum(-2)
+    filled_rows, filled_columns = rows > 0, columns > 0
+    row_root = torch.where(filled_rows, rows, 1.0).rsqrt() * filled_rows
+    column_share = torch.where(filled_columns, columns, 1.0).reciprocal() * filled_columns
+
+    # (diag(r) - P diag(1/c) P^T) x = g_u - P diag(1/c) g_v, scaled to a unit diagonal.
+    shared = p * column_share.unsqueeze(-2)
+    flow = row_root.unsqueeze(-1) * (shared @ p.mT) * row_root.unsqueeze(-2)
+    # A constant moved from v to u changes nothing; pin that direction down.
+    root = rows.sqrt()
+    root = root / root.square().sum(-1, keepdim=True).clamp(min=1e-300).sqrt()
+    eye = torch.eye(p.shape[-2], dtype=p.dtype, device=p.device)
+    system = (1.0 + 1e-12) * eye - flow + root.unsqueeze(-1) * root.unsqueeze(-2)
+    into_v = weight.sum(-2, keepdim=True)
+    right = weight.sum(-1) - (shared * into_v).sum(-1)
+    x = row_root * solve(system, row_root * right)
+    y = column_share * (into_v.squeeze(-2) - (p.mT @ x.unsqueeze(-1)).squeeze(-1))
+    kernel = weight - p * (x.unsqueeze(-1) + y.unsqueeze(-2))
+    return kernel.to(plan.dtype), x.to(plan.dtype), y.to(plan.dtype)
