@@ -1,5 +1,6 @@
 """Saving and loading modules as safetensors and JSON; never a pickle."""
 
+import inspect
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +12,12 @@ from torch import nn
 
 class Pretrained(PyTorchModelHubMixin):
     """``save_pretrained`` and ``from_pretrained``, strict about what they load."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)  # pyright: ignore[reportUnknownMemberType]
+        # The mixin's __new__(*args, **kwargs) would hide the arguments from help().
+        signature = inspect.signature(cls.__init__)
+        cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
     @classmethod
     def _from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]

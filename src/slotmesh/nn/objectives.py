@@ -118,8 +118,8 @@ class SlotSimilarity(MeshObjective):
         >>> transport = Mesh(objective=SlotSimilarity(alpha=0.5), grad="unroll")
         >>> SlotAttention(8, 8, 3, transport=transport)(torch.randn(2, 10, 8)).slots.shape
         torch.Size([2, 3, 8])
-        >>> transport.objective(torch.randn(3, 8)).sum(0)
-        tensor([1.0000, 1.0000, 1.0000], grad_fn=<SumBackward1>)
+        >>> torch.allclose(transport.objective(torch.randn(3, 8)).sum(0), torch.ones(3))
+        True
     """
 
     def __init__(self, *, alpha: float = 1.0, hidden_dim: int = 32, trainable: bool = True) -> None:
@@ -139,12 +139,17 @@ class SlotSimilarity(MeshObjective):
         self.requires_grad_(self.trainable)
 
     def forward(self, slots: Tensor, slot_mask: Tensor | None = None) -> Tensor:
-        """Slots ``(..., m, slot_dim)`` to similarities ``(..., m, m)`` whose columns sum to 1."""
+        """Slots ``(..., m, slot_dim)`` to similarities ``(..., m, m)`` whose columns sum to 1.
+
+        Rows and columns of padded slots are 0.
+        """
         pairs = self.first(slots).unsqueeze(-2) + self.second(slots).unsqueeze(-3)
         score = self.score(torch.relu(pairs)).squeeze(-1)
-        if slot_mask is not None:
-            score = score.masked_fill(~slot_mask.unsqueeze(-1), torch.finfo(score.dtype).min)
-        return torch.softmax(score, -2)
+        if slot_mask is None:
+            return torch.softmax(score, -2)
+        score = score.masked_fill(~slot_mask.unsqueeze(-1), torch.finfo(score.dtype).min)
+        # A column of a padded slot would add a penalty that nothing real can lower.
+        return torch.softmax(score, -2) * slot_mask.unsqueeze(-2)
 
     def objective(
         self, slots: Tensor, reference: Callable[[], Tensor], slot_mask: Tensor | None

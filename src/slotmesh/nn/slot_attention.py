@@ -166,7 +166,8 @@ class SlotAttention(
                     z = z + (start - start.detach())
             with torch.no_grad() if self.implicit and not last else nullcontext():
                 z, attention, transport = self._step(z, keys, values, scene)
-            attentions.append(attention)
+            if trace:
+                attentions.append(attention)
         return SlotAttentionOutput(
             slots=z,
             attention=attention,  # pyright: ignore[reportPossiblyUnboundVariable]
@@ -206,18 +207,10 @@ class SlotAttention(
                 f"{name}: inputs have shape {tuple(inputs.shape)}, expected (..., n, {input_dim}). "
                 "Channels come last: flatten an image with x.flatten(2).mT."
             )
-        weight = self.to_key.weight
-        if inputs.device != weight.device:
-            raise ValueError(
-                f"{name}: inputs are on {inputs.device}, expected {weight.device}, where the "
-                "module is. Move one of them with .to(device)."
-            )
-        checks.check_finite(name, "inputs", inputs, "Look for a NaN or an overflow upstream.")
+        _check_fits("inputs", inputs, self.to_key.weight)
         batch = inputs.shape[:-2]
         if input_mask is not None:
-            checks.check_vector(
-                name, "input_mask", input_mask, inputs.shape[-2], inputs, of="inputs", mask=True
-            )
+            _check_mask("input_mask", input_mask, inputs, of="inputs")
         if slots is None:
             m = self.n_slots if n_slots is None else n_slots
             checks.check_count(name, "n_slots", m, 1)
@@ -235,7 +228,46 @@ class SlotAttention(
                     f"{name}: n_slots is {n_slots} but {slots.shape[-2]} slots came, expected the "
                     "same number. Leave n_slots out when slots are given."
                 )
+            _check_fits("slots", slots, self.to_query.weight)
             start, m = slots, slots.shape[-2]
         if slot_mask is not None:
-            checks.check_vector(name, "slot_mask", slot_mask, m, inputs, of="slots", mask=True)
+            _check_mask("slot_mask", slot_mask, start, of="slots")
         return start, m
+
+
+def _check_fits(name: str, value: Tensor, weight: Tensor) -> None:
+    """Finite, on the module's device and of its dtype; autocast brings dtypes together itself."""
+    if value.device != weight.device:
+        raise ValueError(
+            f"SlotAttention: {name} are on {value.device}, expected {weight.device}, where the "
+            "module is. Move one of them with .to(device)."
+        )
+    if value.dtype != weight.dtype and not torch.is_autocast_enabled(value.device.type):
+        raise ValueError(
+            f"SlotAttention: {name} are {value.dtype}, expected {weight.dtype} like the module. "
+            f"Convert one of them with .to({weight.dtype}) or .to({value.dtype}), or use "
+            "torch.autocast."
+        )
+    checks.check_finite("SlotAttention", name, value, "Look for a NaN or an overflow upstream.")
+
+
+def _check_mask(name: str, mask: Tensor, elements: Tensor, *, of: str) -> None:
+    """Fits elements ``(..., k, d)``, with something real in each batch element."""
+    shape = tuple(elements.shape[:-1])
+    checks.check_vector("SlotAttention", name, mask, shape[-1], elements, of=of, mask=True)
+    if mask.ndim > len(shape) or any(
+        have not in (want, 1)
+        for have, want in zip(reversed(mask.shape), reversed(shape), strict=False)
+    ):
+        raise ValueError(
+            f"SlotAttention: {name} has shape {tuple(mask.shape)}, expected {shape} to fit {of} "
+            f"of shape {tuple(elements.shape)}. Give it their leading dimensions, or none."
+        )
+    if not checks.can_read_values(mask):
+        return
+    empty = ~mask.any(-1)
+    if bool(empty.any()):
+        raise ValueError(
+            f"SlotAttention: {name} masks every element of {int(empty.sum())} of {empty.numel()} "
+            "batch elements, expected at least one True in each. Leave these batch elements out."
+        )

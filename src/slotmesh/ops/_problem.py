@@ -8,6 +8,9 @@ from torch import Tensor
 from slotmesh.ops import _checks as checks
 from slotmesh.ops._typed import broadcast_shapes
 
+# Less mass than this counts as none: the derivative of its logarithm could leave float32.
+SMALLEST = 1e-30
+
 
 class Problem(NamedTuple):
     """A batch of transport problems: float32 or float64, padding replaced by zeros."""
@@ -99,12 +102,12 @@ def real_entries(slots: Tensor | None, inputs: Tensor | None) -> Tensor | None:
 
 
 def log_marginal(mass: Tensor) -> Tensor:
-    """log(mass), -inf at zero, with a gradient that is finite everywhere.
+    """log(mass), -inf below ``SMALLEST``, with a gradient that is finite everywhere.
 
     Where a batch element has no mass at all every entry becomes 0, so that no solver divides by
     nothing; its plan is still zero because plans are multiplied by the mass itself.
     """
-    positive = mass >= torch.finfo(mass.dtype).tiny
+    positive = mass >= SMALLEST
     log = torch.where(positive, torch.where(positive, mass, 1.0).log(), -torch.inf)
     return torch.where(positive.any(-1, keepdim=True), log, 0.0)
 
@@ -160,7 +163,9 @@ def _check_mask(op: str, name: str, mask: Tensor | None) -> None:
 def _check_totals(op: str, a: Tensor, b: Tensor, given_a: Tensor, given_b: Tensor) -> None:
     if not checks.can_read_values(a, b):
         return
-    coarsest = max(torch.finfo(given_a.dtype).eps, torch.finfo(given_b.dtype).eps)
+    # Masses that were cast to float64 keep the rounding they had before.
+    dtypes = (given_a.dtype, given_b.dtype, torch.float32)
+    coarsest = max(torch.finfo(dtype).eps for dtype in dtypes)
     total_a, total_b = a.detach().sum(-1), b.detach().sum(-1)
     # Rounding of n summands grows like sqrt(n); a thousand roundings is far below any real mistake.
     off = (total_a - total_b).abs() > min(1000 * coarsest, 0.05) * torch.maximum(total_a, total_b)

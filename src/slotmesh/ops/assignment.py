@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slotmesh.ops import _checks as checks
 from slotmesh.ops._problem import problem
 
 
@@ -71,6 +72,7 @@ def assign(
         >>> assign(torch.tensor([[4.0, 1.0, 3.0], [2.0, 0.0, 5.0]]))
         tensor([1, 0])
     """
+    checks.check_instance("assign", "maximize", maximize, bool, "True or False")
     task = problem("assign", cost, None, None, slot_mask, input_mask)
     batch, (m, n) = task.cost.shape[:-2], task.cost.shape[-2:]
     everything = torch.ones_like(task.cost, dtype=torch.bool)

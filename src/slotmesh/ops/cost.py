@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from slotmesh.ops import _checks as checks
 from slotmesh.ops._precision import full_precision
 from slotmesh.ops._problem import compute_dtype
+from slotmesh.ops._typed import broadcast_shapes
 
 CostKind = Literal["l2", "sqeuclidean", "cosine", "dot"]
 COST_KINDS: tuple[CostKind, ...] = ("l2", "sqeuclidean", "cosine", "dot")
@@ -42,6 +43,14 @@ def pairwise_cost(queries: Tensor, keys: Tensor, kind: CostKind = "l2") -> Tenso
             f"{keys.shape[-1]} (shapes {tuple(queries.shape)} and {tuple(keys.shape)}), expected "
             "the same number. Project one of them to the size of the other."
         )
+    try:
+        broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"pairwise_cost: queries of shape {tuple(queries.shape)} and keys of shape "
+            f"{tuple(keys.shape)} have leading dimensions that do not broadcast, expected the same "
+            "batch. Add dimensions of size 1 where one of them is shared."
+        ) from None
     if queries.device != keys.device:
         raise ValueError(
             f"pairwise_cost: queries are on {queries.device} and keys on {keys.device}, expected "

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
-from slotmesh.ops._problem import marginal_error, problem
+from slotmesh.ops._problem import Problem, marginal_error, problem
 from slotmesh.ops.emd.pot import emd_batch
 from slotmesh.ops.transport import Transport
 
@@ -79,13 +79,30 @@ def emd(
             stacklevel=2,
         )
     plan = plan.reshape(*batch, m, n)
+    u, v = _complete(task, u.reshape(*batch, m), v.reshape(*batch, n))
     dtype = task.cost.dtype
     return Transport(
         plan=plan.to(cost.dtype),
-        u=u.reshape(*batch, m).to(dtype),
-        v=v.reshape(*batch, n).to(dtype),
+        u=u.to(dtype),
+        v=v.to(dtype),
         cost=cost,
         marginal_error=marginal_error(plan, mass_a, mass_b).to(dtype),
         n_iters=torch.zeros(batch, dtype=torch.int64, device=cost.device),
         converged=optimal.reshape(batch),
     )
+
+
+def _complete(task: Problem, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Give elements that no mass reaches the largest potentials that the costs allow them.
+
+    Solvers leave these elements out; padding gets 0.
+    """
+    cost, a, b = (x.detach().double() for x in (task.cost, task.a, task.b))
+    slots = torch.ones_like(a, dtype=torch.bool) if task.slots is None else task.slots
+    inputs = torch.ones_like(b, dtype=torch.bool) if task.inputs is None else task.inputs
+    room = torch.where((b > 0).unsqueeze(-2), cost - v.unsqueeze(-2), torch.inf).amin(-1)
+    room = torch.where(room < torch.inf, room, 0.0)
+    u = torch.where(a > 0, u, torch.where(slots, room, 0.0))
+    room = torch.where(slots.unsqueeze(-1), cost - u.unsqueeze(-1), torch.inf).amin(-2)
+    v = torch.where(b > 0, v, torch.where(inputs, room, 0.0))
+    return u, v

@@ -69,17 +69,20 @@ def _solve(cost: Array, a: Array, b: Array) -> tuple[Array, Array, Array, bool]:
     plan, u, v = np.zeros_like(cost), np.zeros_like(a), np.zeros_like(b)
     if not (a > 0).any() or not (b > 0).any():
         return plan, u, v, True
-    # The simplex compares reduced costs with an absolute threshold: bring all costs to size 1.
+    # The simplex has absolute thresholds for reduced costs and masses: bring both to size 1, the
+    # masses by a power of two, which rounds nothing.
     scale = float(np.abs(cost[filled]).max()) or 1.0
+    unit = float(np.ldexp(1.0, int(np.frexp(a.sum())[1]) - 1))
     transport: Any = ot.emd  # pyright: ignore
     plan[filled], log = transport(
-        a[a > 0],
-        b[b > 0],
+        a[a > 0] / unit,
+        b[b > 0] / unit,
         cost[filled] / scale,
         numItermax=10_000_000,
         log=True,
         check_marginals=False,
     )
+    plan[filled] *= unit
     u[a > 0], v[b > 0] = scale * log["u"], scale * log["v"]
     return plan, u, v, log["warning"] is None
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from slotmesh.ops import _checks as checks
 from slotmesh.ops._precision import full_precision
 from slotmesh.ops._problem import Problem, marginal_error, problem, real_entries
-from slotmesh.ops._typed import broadcast_shapes
+from slotmesh.ops._typed import broadcasts_to
 from slotmesh.ops.mesh.naive import descend
 from slotmesh.ops.mesh.objectives import EntropyObjective, Objective, SimilarityObjective
 from slotmesh.ops.sinkhorn import BACKENDS, CONVERGED, Backend, scaled_temperature
@@ -106,6 +106,10 @@ def mesh(
     checks.check_real("mesh", "lr", lr)
     if step is not None:
         checks.check_real("mesh", "step", step)
+    if generator is not None:
+        checks.check_instance(
+            "mesh", "generator", generator, torch.Generator, "torch.Generator().manual_seed(seed)"
+        )
     if objective is not None:
         checks.check_instance(
             "mesh", "objective", objective, Objective, "an object with a method derivative(plan)"
@@ -148,11 +152,7 @@ def _with_noise(task: Problem, noise: float | Tensor, generator: torch.Generator
                 "generator out, or pass noise as a standard deviation."
             )
         shape = task.cost.shape
-        try:
-            fits = broadcast_shapes(noise.shape, shape) == tuple(shape)
-        except RuntimeError:
-            fits = False
-        if not fits or not noise.is_floating_point():
+        if not broadcasts_to(noise.shape, shape) or not noise.is_floating_point():
             raise ValueError(
                 f"mesh: noise is a tensor of shape {tuple(noise.shape)} and dtype {noise.dtype}, "
                 f"expected floating point that broadcasts to the cost's shape {tuple(shape)}. "
@@ -170,7 +170,9 @@ def _with_noise(task: Problem, noise: float | Tensor, generator: torch.Generator
             return task.cost
         drawn = noise * gaussian(task.cost, generator)
     real = real_entries(task.slots, task.inputs)
-    return task.cost + (drawn if real is None else torch.where(real, drawn, 0.0))
+    drawn = drawn if real is None else torch.where(real, drawn, 0.0)
+    checks.check_finite("mesh", "noise", drawn, "Draw it with torch.randn_like(cost).")
+    return task.cost + drawn
 
 
 def gaussian(like: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -17,7 +17,7 @@ from slotmesh.ops._problem import Problem
 from slotmesh.ops.mesh.objectives import Objective
 from slotmesh.ops.sinkhorn.naive import iterate, start
 
-# Gradients shorter than this are left as they are instead of being blown up to length 1.
+# A gradient shorter than this is rounding: it is not blown up to length 1, only divided by this.
 SHORTEST = 1e-12
 
 
@@ -109,6 +109,7 @@ def _softmax(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def _unit(grad: Tensor) -> Tensor:
-    """Scaled to Frobenius norm 1 a matrix, with a finite derivative at zero."""
+    """Scaled to Frobenius norm 1 a matrix; a constant where there is only rounding to scale."""
     squared = grad.square().sum((-2, -1), keepdim=True)
-    return grad * squared.clamp(min=SHORTEST**2).rsqrt()
+    unit = grad * squared.clamp(min=SHORTEST**2).rsqrt()
+    return torch.where(squared < SHORTEST**2, unit.detach(), unit)

@@ -7,6 +7,7 @@ from torch import Tensor
 from slotmesh.ops import _checks as checks
 from slotmesh.ops._precision import full_precision
 from slotmesh.ops._problem import Problem, marginal_error, problem
+from slotmesh.ops._typed import broadcasts_to
 from slotmesh.ops.sinkhorn.implicit import implicit_plan
 from slotmesh.ops.sinkhorn.naive import iterate, plan_of, start
 from slotmesh.ops.transport import Transport
@@ -108,14 +109,17 @@ def scaled_temperature(op: str, temperature: float | Tensor, task: Problem) -> f
         checks.check_real(op, "temperature", temperature, positive=True)
         return temperature
     batch = task.a.shape[:-1]
-    if temperature.ndim > len(batch) or any(
-        have not in (1, want)
-        for have, want in zip(reversed(temperature.shape), reversed(batch), strict=False)
-    ):
+    if not broadcasts_to(temperature.shape, batch):
         raise ValueError(
             f"{op}: temperature has shape {tuple(temperature.shape)}, expected one that broadcasts "
             f"to the batch dimensions {tuple(batch)} of cost. Pass a float for one temperature."
         )
+    if temperature.device != task.cost.device:
+        raise ValueError(
+            f"{op}: temperature is on {temperature.device}, expected {task.cost.device}, where "
+            "cost is. Move it with temperature.to(cost.device)."
+        )
+    checks.check_finite(op, "temperature", temperature, "Look for an overflow upstream.")
     if checks.can_read_values(temperature) and not bool((temperature > 0).all()):
         raise ValueError(
             f"{op}: temperature has an entry of {temperature.min().item():.4g}, expected all above "
@@ -128,11 +132,18 @@ def slot_potentials(op: str, init: tuple[Tensor, Tensor] | None, task: Problem) 
     """The slots' potentials out of a warm start ``(u, v)``."""
     if init is None:
         return None
-    if len(init) != 2:
+    pair = isinstance(init, tuple | list)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not pair or len(init) != 2:
+        came = f"has {len(init)} entries" if pair else f"is a {type(init).__name__}"
         raise ValueError(
-            f"{op}: init has {len(init)} entries, expected the pair (u, v) of an earlier result. "
+            f"{op}: init {came}, expected the pair (u, v) of an earlier result. "
             "Pass init=(t.u, t.v)."
         )
     for name, potential, like in (("u", init[0], task.a), ("v", init[1], task.b)):
         checks.check_vector(op, f"init {name}", potential, like.shape[-1], task.cost, mask=False)
+        if not broadcasts_to(potential.shape, like.shape):
+            raise ValueError(
+                f"{op}: init {name} has shape {tuple(potential.shape)}, expected one that "
+                f"broadcasts to {tuple(like.shape)}. Pass init=(t.u, t.v) of the same batch."
+            )
     return init[0]

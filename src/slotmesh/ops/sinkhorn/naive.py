@@ -67,7 +67,7 @@ def iterate(
     for _ in range(n_iters - 1):
         next_v = scale_inputs(log_kernel, log_b, u)
         # The sums over slots before this half-step are b exp(v - next_v): the error is for free.
-        drift = torch.where(mass > 0, (v - next_v).detach(), 0.0)
+        drift = torch.where(log_b > -torch.inf, (v - next_v).detach(), 0.0)
         error = (mass * torch.expm1(drift)).abs().sum(-1) / total
         done = done | (error <= tol)
         v = torch.where(done.unsqueeze(-1), v, next_v)

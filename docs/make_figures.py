@@ -1,0 +1,18 @@
+"""Draw the pictures of the documentation and the README into docs/images."""
+
+from pathlib import Path
+
+from slotmesh.experiments.demo import draw_ties
+from slotmesh.experiments.explain import draw_descent
+from slotmesh.experiments.ties import paper_ties, transport_tie
+from slotmesh.report.figures import save_svg
+
+
+def main() -> None:
+    images = Path(__file__).parent / "images"
+    save_svg(draw_ties([transport_tie(tie) for tie in paper_ties()]), images / "ties.svg")
+    save_svg(draw_descent(), images / "descent.svg")
+
+
+if __name__ == "__main__":
+    main()

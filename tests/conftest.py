@@ -1,0 +1,21 @@
+"""Settings that all tests share."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+# Examples are the same in every run; HYPOTHESIS_PROFILE=thorough looks further, at random.
+settings.register_profile(
+    "quick", max_examples=25, deadline=None, derandomize=True, print_blob=True, database=None
+)
+settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# Test tensors are small: threads would cost more than they bring, most of all beside pytest-xdist.
+torch.set_num_threads(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes seconds; leave out with -m 'not slow'")

@@ -1,0 +1,64 @@
+"""The command line, as a person meets it."""
+
+from pathlib import Path
+
+import pytest
+
+from slotmesh import __version__
+from slotmesh.cli import main
+
+
+def run(*args: str) -> int:
+    try:
+        main(args)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.strip() == f"slotmesh {__version__}"
+
+
+def test_help_names_every_command_and_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    assert "demo" in capsys.readouterr().out
+    assert run("demo", "--help") == 0
+    text = capsys.readouterr().out
+    for flag in ("--out", "--steps", "--seed"):
+        assert flag in text
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("dmeo",), ("demo", "--stepz", "3"), ("demo", "--steps", "x")]
+)
+def test_unknown_words_exit_with_2(
+    args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*args) == 2
+    assert "help" in capsys.readouterr().err
+
+
+def test_a_wrong_setting_names_its_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("demo", "--steps", "0", "--out", str(tmp_path / "x")) == 1
+    assert "--steps is 0" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_unwritable_folder_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert run("demo", "--out", str(tmp_path / "file" / "x"), "--steps", "1") == 1
+    error = capsys.readouterr().err
+    assert "file" in error
+    assert "Traceback" not in error
+
+
+def test_interrupted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("slotmesh.experiments.demo.train", stop)
+    assert run("demo", "--out", str(tmp_path)) == 130
