@@ -13,6 +13,10 @@ settings.register_profile(
 settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# Some virtual machines announce AMX and then refuse it: bfloat16 products there kill the process.
+# oneDNN reads this when it is first used.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
 # Test tensors are small: threads would cost more than they bring, most of all beside pytest-xdist.
 torch.set_num_threads(1)
 

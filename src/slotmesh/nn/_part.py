@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from slotmesh.ops import _checks as checks
+
 
 class Part(nn.Module):
     """A module with settings, bound to its sizes once by the module that owns it.
@@ -22,7 +24,13 @@ class Part(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Part.kinds[cls.__name__] = cls
+        Part.kinds[cls.kind()] = cls
+
+    @classmethod
+    def kind(cls) -> str:
+        """The name in a configuration; a class from elsewhere cannot take the name of ours."""
+        ours = cls.__module__.startswith("slotmesh.")
+        return cls.__name__ if ours else f"{cls.__module__}.{cls.__qualname__}"
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,14 +54,16 @@ class Part(nn.Module):
         """Kind and settings, ready for JSON."""
         values = self.settings().items()
         plain = {k: v.to_config() if isinstance(v, Part) else v for k, v in values}
-        return {"kind": type(self).__name__, **plain}
+        return {"kind": self.kind(), **plain}
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> "Part":
         """The part that :meth:`to_config` described, not yet bound."""
+        say = "a dictionary with the kind of a part and its settings"
+        checks.check_instance("from_config", "config", config, dict, say)
         settings = dict(config)
         kind = settings.pop("kind", None)
-        if kind not in Part.kinds:
+        if not isinstance(kind, str) or kind not in Part.kinds:
             raise ValueError(
                 f"the configuration names a part of kind {kind!r}, expected one of "
                 f"{', '.join(sorted(Part.kinds))}. Import the module that defines it first."

@@ -14,10 +14,47 @@ class Pretrained(PyTorchModelHubMixin):
     """``save_pretrained`` and ``from_pretrained``, strict about what they load."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        # The mixin forgets how a parent class writes its parts to JSON.
+        kwargs.setdefault("coders", getattr(cls, "_hub_mixin_coders", None))
         super().__init_subclass__(**kwargs)  # pyright: ignore[reportUnknownMemberType]
         # The mixin's __new__(*args, **kwargs) would hide the arguments from help().
         signature = inspect.signature(cls.__init__)
         cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    @classmethod
+    def from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, pretrained_model_name_or_path: str | Path, **kwargs: Any
+    ) -> Self:
+        """Load what ``save_pretrained`` wrote; the module comes back in evaluation mode.
+
+        Args:
+            pretrained_model_name_or_path: A folder, or the name of a model on the Hugging Face hub.
+            kwargs: Arguments of the constructor, instead of the saved ones; ``map_location``;
+                ``strict=False`` to load the weights that fit only; and those of
+                ``PyTorchModelHubMixin.from_pretrained``.
+
+        Raises:
+            ValueError: If a file is missing, damaged or does not fit; the message names it.
+        """
+        load: Any = super().from_pretrained  # pyright: ignore
+        folder = Path(pretrained_model_name_or_path)
+        if not folder.is_dir():
+            return load(pretrained_model_name_or_path, **kwargs)
+        for name in ("config.json", "model.safetensors"):
+            if not (folder / name).is_file():
+                raise ValueError(
+                    f"from_pretrained: {folder} has no {name}, expected a folder written by "
+                    "save_pretrained."
+                )
+        try:
+            return load(folder, **kwargs)
+        except _WeightsError:
+            raise
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"from_pretrained: {folder / 'config.json'} does not describe a {cls.__name__} "
+                f"({error}). Save the model again, or mend config.json."
+            ) from error
 
     @classmethod
     def _from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -31,12 +68,6 @@ class Pretrained(PyTorchModelHubMixin):
             return found
         for hub_only in ("revision", "cache_dir", "force_download", "local_files_only", "token"):
             kwargs.pop(hub_only, None)
-        for name in ("config.json", "model.safetensors"):
-            if not (folder / name).is_file():
-                raise ValueError(
-                    f"from_pretrained: {folder} has no {name}, expected a folder written by "
-                    "save_pretrained."
-                )
         file = str(folder / "model.safetensors")
         return cls._load_as_safetensor(cls(**kwargs), file, map_location, strict)
 
@@ -48,7 +79,7 @@ class Pretrained(PyTorchModelHubMixin):
         try:
             load_model(model, model_file, strict=strict, device=map_location)
         except (RuntimeError, SafetensorError) as error:
-            raise ValueError(
+            raise _WeightsError(
                 f"from_pretrained: {model_file} does not fit the {type(model).__name__} that its "
                 f"config.json describes ({error}). Save the model again, or mend config.json."
             ) from error
@@ -61,3 +92,7 @@ class Pretrained(PyTorchModelHubMixin):
             "when it is loaded; expected model.safetensors. Convert it with "
             "safetensors.torch.save_model."
         )
+
+
+class _WeightsError(ValueError):
+    """The weights do not fit, which is not the fault of config.json alone."""

@@ -12,6 +12,7 @@ from slotmesh.nn.initializers import LearnedGaussian, SlotInitializer
 from slotmesh.nn.transports import Mesh, Scene, SlotTransport
 from slotmesh.ops import Transport
 from slotmesh.ops import _checks as checks
+from slotmesh.ops._typed import broadcasts_to
 
 
 class SlotAttentionOutput(NamedTuple):
@@ -24,7 +25,8 @@ class SlotAttentionOutput(NamedTuple):
     transport: Transport
     """The transport behind it, with costs, potentials and how far it converged."""
     trace: Tensor | None
-    """``(..., n_iters, m, n)``: the attention of every iteration, if asked for."""
+    """``(..., n_iters, m, n)``: the attention of every iteration, if asked for; one more with
+    ``extra_step``."""
 
 
 class SlotAttention(
@@ -181,12 +183,13 @@ class SlotAttention(
         """One iteration: transport, recurrent update, residual MLP."""
         z = self.norm_slots(slots)
         attention, transport = self.transport(self.to_query(z), keys, z, scene)
-        updates = attention @ values
-        flat = self.gru(updates.flatten(0, -2), slots.to(updates.dtype).flatten(0, -2))
-        new = flat.reshape(slots.shape)
+        updates = (attention @ values).to(slots.dtype)
+        flat = self.gru(updates.flatten(0, -2), slots.flatten(0, -2))
+        # Autocast would leave slots in half precision, and the iterations add up its rounding.
+        new = flat.reshape(slots.shape).to(slots.dtype)
         new = new + self.mlp(new)
         if scene.slot_mask is not None:
-            new = torch.where(scene.slot_mask.unsqueeze(-1), new, slots.to(new.dtype))
+            new = torch.where(scene.slot_mask.unsqueeze(-1), new, slots)
         return new, attention, transport
 
     def _start(
@@ -255,10 +258,7 @@ def _check_mask(name: str, mask: Tensor, elements: Tensor, *, of: str) -> None:
     """Fits elements ``(..., k, d)``, with something real in each batch element."""
     shape = tuple(elements.shape[:-1])
     checks.check_vector("SlotAttention", name, mask, shape[-1], elements, of=of, mask=True)
-    if mask.ndim > len(shape) or any(
-        have not in (want, 1)
-        for have, want in zip(reversed(mask.shape), reversed(shape), strict=False)
-    ):
+    if not broadcasts_to(tuple(mask.shape), shape):
         raise ValueError(
             f"SlotAttention: {name} has shape {tuple(mask.shape)}, expected {shape} to fit {of} "
             f"of shape {tuple(elements.shape)}. Give it their leading dimensions, or none."

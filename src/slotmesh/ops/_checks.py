@@ -121,7 +121,8 @@ def check_vector(
     if value.ndim == 0 or value.shape[-1] != size:
         raise ValueError(
             f"{op}: {name} has shape {tuple(value.shape)}, expected (..., {size}) to fit "
-            f"{of} of shape {tuple(like.shape)}. Rows of {of} are slots, columns are inputs."
+            f"{of} of shape {tuple(like.shape)}. "
+            + ("Rows of cost are slots, columns are inputs." if of == "cost" else "Pad or cut it.")
         )
     if value.device != like.device:
         raise ValueError(

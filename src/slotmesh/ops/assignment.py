@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,15 +15,16 @@ def assign_batch(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) ->
     """(batch, m, n), (batch, m), (batch, n) to the input of each slot (batch, m), -1 for none."""
     from scipy.optimize import linear_sum_assignment  # pyright: ignore
 
-    partner = torch.full(cost.shape[:2], -1, dtype=torch.int64)
+    partner = np.full(cost.shape[:2], -1)
     costs = cost.detach().to("cpu", torch.float64).numpy()
-    for i, (rows, columns) in enumerate(zip(slots.cpu(), inputs.cpu(), strict=True)):
-        row_index, column_index = rows.nonzero()[:, 0], columns.nonzero()[:, 0]
+    real_slots, real_inputs = slots.cpu().numpy(), inputs.cpu().numpy()
+    for i in range(len(costs)):
+        rows, columns = np.flatnonzero(real_slots[i]), np.flatnonzero(real_inputs[i])
         solved: Any = linear_sum_assignment(  # pyright: ignore
-            costs[i][row_index][:, column_index], maximize=maximize
+            costs[i][np.ix_(rows, columns)], maximize=maximize
         )
-        partner[i, row_index[solved[0]]] = column_index[solved[1]]
-    return partner.to(cost.device)
+        partner[i, rows[solved[0]]] = columns[solved[1]]
+    return torch.as_tensor(partner, dtype=torch.int64, device=cost.device)
 
 
 @assign_batch.register_fake  # pyright: ignore

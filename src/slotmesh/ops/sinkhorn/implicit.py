@@ -51,11 +51,23 @@ def implicit_plan(
 
 def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Pull a gradient of the plan (*batch, m, n) back to the log kernel, a and b."""
-    if plan.shape[-2] > plan.shape[-1]:
-        kernel, b, a = plan_adjoint(plan.mT, grad.mT)
-        return kernel.mT, a, b
     # float64 inside: the system is nearly singular where the plan is nearly hard.
     p, weight = plan.double(), (plan * grad).double()
+    if plan.shape[-2] <= plan.shape[-1]:
+        kernel, x, y = _eliminate(p, weight)
+    else:
+        kernel, y, x = _eliminate(p.mT, weight.mT)
+        kernel = kernel.mT
+    # A constant may move between x and y. Slots are scaled last, so the total of b has no effect.
+    rows, columns = p.sum(-1), p.sum(-2)
+    total = columns.sum(-1, keepdim=True).clamp(min=1e-300)
+    constant = (columns * y).sum(-1, keepdim=True) / total
+    x, y = (x + constant) * (rows > 0), (y - constant) * (columns > 0)
+    return kernel.to(plan.dtype), x.to(plan.dtype), y.to(plan.dtype)
+
+
+def _eliminate(p: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The adjoint of a plan with at most as many rows as columns: for the log kernel, a and b."""
     rows, columns = p.sum(-1), p.sum(-2)
     filled_rows, filled_columns = rows > 0, columns > 0
     row_root = torch.where(filled_rows, rows, 1.0).rsqrt() * filled_rows
@@ -73,5 +85,4 @@ def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     right = weight.sum(-1) - (shared * into_v).sum(-1)
     x = row_root * solve(system, row_root * right)
     y = column_share * (into_v.squeeze(-2) - (p.mT @ x.unsqueeze(-1)).squeeze(-1))
-    kernel = weight - p * (x.unsqueeze(-1) + y.unsqueeze(-2))
-    return kernel.to(plan.dtype), x.to(plan.dtype), y.to(plan.dtype)
+    return weight - p * (x.unsqueeze(-1) + y.unsqueeze(-2)), x, y
