@@ -100,6 +100,7 @@ def test_autocast_keeps_slots_in_float32(transport: type, dtype: torch.dtype) ->
     assert (rounded - exact).abs().max() < 0.2
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize("transport", [Softmax, Sinkhorn, Mesh])
 def test_compiled(transport: type) -> None:
     torch.manual_seed(0)

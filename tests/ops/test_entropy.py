@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from slotmesh.ops import EntropyObjective, SimilarityObjective, Transport, entropy, sinkhorn
 
-from ._reference import close, leaf, masses, plan_entropy, randn
+from ._reference import close, generator, leaf, masses, plan_entropy, randn
 
 shapes = st.tuples(st.integers(1, 5), st.integers(1, 5))
 plans = shapes.flatmap(
@@ -81,6 +81,15 @@ def test_normalized_is_zero_where_all_is_decided(plan):
     close(entropy(plan, normalized=True), 0.0, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_slot_with_mass_leaves_nothing_to_decide(dtype):
+    """Its share of the mass is 1 up to rounding, and rounding is no entropy."""
+    plan = torch.rand(200, 3, 500, dtype=dtype, generator=generator(0))
+    plan[:, 1:] = 0
+    assert not entropy(plan, normalized=True).any()
+    assert not entropy(plan.mT, normalized=True).any()
+
+
 def test_closed_forms():
     close(entropy(torch.full((2, 2), 0.5)), 2 * math.log(2), 1e-6)
     close(entropy(torch.full((3, 5), 1 / 5, dtype=torch.float64)), 3 * math.log(5), 1e-12)
@@ -92,7 +101,13 @@ def test_closed_forms():
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize(
     "plan",
-    [torch.eye(3), torch.zeros(2, 3), torch.ones(1, 4), torch.tensor([[1.0, 0.0], [0.5, 0.0]])],
+    [
+        torch.eye(3),
+        torch.zeros(2, 3),
+        torch.ones(1, 4),
+        torch.tensor([[1.0, 0.0], [0.5, 0.0]]),
+        torch.tensor([[0.7, 0.4, 0.2], [1e-25, 0.0, 1e-40]]),
+    ],
 )
 def test_gradient_is_finite_with_zeros(plan, normalized):
     plan = leaf(plan)

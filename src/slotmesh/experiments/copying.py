@@ -12,6 +12,7 @@ from torch import Tensor
 from slotmesh.nn import FixedGaussian, SlotAttention
 from slotmesh.nn.transports import SlotTransport
 from slotmesh.ops import assign, pairwise_cost
+from slotmesh.worlds import RandomObjects
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,15 @@ class CopyingRun:
     """Normalised RMSE at the end; 1 is what predicting zeros gives."""
 
 
-def draw_sets(settings: Copying, n_sets: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Inputs ``(n_sets, k + h, dim)`` and the objects among them ``(n_sets, k, dim)``."""
-    shape = (n_sets, settings.n_objects, settings.dim)
-    objects = settings.sigma * torch.randn(shape, generator=generator)
-    zeros = objects.new_zeros(n_sets, settings.n_background, settings.dim)
-    return torch.cat((objects, zeros), -2), objects
+def world(settings: Copying, seed: int) -> RandomObjects:
+    """The sets of a run; another seed has others."""
+    return RandomObjects(
+        seed=seed,
+        sigma=settings.sigma,
+        n_objects=settings.n_objects,
+        n_background=settings.n_background,
+        dim=settings.dim,
+    )
 
 
 def matched_error(slots: Tensor, objects: Tensor) -> Tensor:
@@ -68,10 +72,10 @@ def matched_error(slots: Tensor, objects: Tensor) -> Tensor:
 
 def evaluate(model: SlotAttention, settings: Copying, n_sets: int, seed: int) -> float:
     """Root of the mean squared error over sets that were never trained on, divided by sigma."""
-    generator = torch.Generator().manual_seed(seed)
-    inputs, objects = draw_sets(settings, n_sets, generator)
+    sets = world(settings, seed).sample(range(n_sets))
+    noise = torch.Generator().manual_seed(seed)
     with torch.inference_mode():
-        error = matched_error(model(inputs, generator=generator).slots, objects)
+        error = matched_error(model(sets.inputs, generator=noise).slots, sets.targets)
     return error.mean().sqrt().item() / settings.sigma
 
 
@@ -95,16 +99,14 @@ def train(
         implicit=True,
     )
     torch.set_rng_state(state)
-    # Sets come from one stream and the slots' randomness from another, so that all variants see
-    # the same sets.
-    data = torch.Generator().manual_seed(settings.seed + 1)
+    batches = world(settings, settings.seed + 1).batches(settings.batch_size)
     noise = torch.Generator().manual_seed(settings.seed + 2)
     adam = torch.optim.Adam(model.parameters(), lr=settings.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, settings.steps)
     run = CopyingRun(model, [(0, evaluate(model, settings, 256, settings.seed + 3))])
-    for step in range(1, settings.steps + 1):
-        inputs, objects = draw_sets(settings, settings.batch_size, data)
-        loss = matched_error(model(inputs, generator=noise).slots, objects).mean()
+    for step, sets in zip(range(1, settings.steps + 1), batches, strict=False):
+        slots = model(sets.inputs, generator=noise).slots
+        loss = matched_error(slots, sets.targets).mean()
         adam.zero_grad()
         loss.backward()
         adam.step()

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import slotmesh
-from slotmesh.experiments.copying import Copying, CopyingRun, draw_sets, train
+from slotmesh.experiments.copying import Copying, CopyingRun, train, world
 from slotmesh.experiments.ties import VARIANTS, TieResult, paper_ties, transport_tie
 from slotmesh.nn import Mesh, Softmax
 from slotmesh.ops import assign
@@ -172,15 +172,14 @@ def draw_curves(runs: dict[str, CopyingRun]) -> Figure:
 
 def draw_attention(runs: dict[str, CopyingRun], settings: Copying) -> Figure:
     """Attention of each model on one fresh set, slots in the order of the objects they copy."""
-    generator = torch.Generator().manual_seed(settings.seed + 5)
-    inputs, objects = draw_sets(settings, 1, generator)
+    one = world(settings, settings.seed + 5).sample([0])
     k = settings.n_objects
     figure, [row] = panels(7.2, 3.0, 1, len(runs))
     for axes, (name, run) in zip(row, runs.items(), strict=True):
         with torch.inference_mode():
-            out = run.model(inputs, generator=torch.Generator().manual_seed(settings.seed))
+            out = run.model(one.inputs, generator=torch.Generator().manual_seed(settings.seed))
         share = out.attention[0] / out.attention[0].sum(-1, keepdim=True)
-        order = assign(torch.cdist(objects[0], out.slots[0]))
+        order = assign(torch.cdist(one.targets[0], out.slots[0]))
         grouped = torch.cat((share[:, :k], share[:, k:].sum(-1, keepdim=True)), -1)[order]
         labels = [str(i + 1) for i in range(k)]
         heat_map(axes, grouped, rows=labels, columns=[*labels, "zeros"])

@@ -42,12 +42,13 @@ def entropy(plan: Tensor, *, normalized: bool = False) -> Tensor:
     p = plan.to(compute_dtype(plan))
     if not normalized:
         return _entr(p).sum((-2, -1))
-    tiny = torch.finfo(p.dtype).tiny
-    p = p / p.sum((-2, -1), keepdim=True).clamp(min=tiny)
+    p = p / p.sum((-2, -1), keepdim=True).clamp(min=torch.finfo(p.dtype).tiny)
     rows, columns = _entr(p.sum(-1)).sum(-1), _entr(p.sum(-2)).sum(-1)
     most, least = torch.minimum(rows, columns), torch.maximum(rows, columns)
-    undecided = (_entr(p).sum((-2, -1)) - least) / most.clamp(min=tiny)
-    return torch.where(most > tiny, undecided.clamp(0.0, 1.0), 0.0)
+    # A marginal with all mass in one place has an entropy of 0 up to the rounding of its sum.
+    rounding = 64 * torch.finfo(p.dtype).eps
+    undecided = (_entr(p).sum((-2, -1)) - least) / most.clamp(min=rounding)
+    return torch.where(most > rounding, undecided.clamp(0.0, 1.0), 0.0)
 
 
 def _entr(p: Tensor) -> Tensor:

@@ -69,7 +69,8 @@ def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _eliminate(p: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The adjoint of a plan with at most as many rows as columns: for the log kernel, a and b."""
     rows, columns = p.sum(-1), p.sum(-2)
-    filled_rows, filled_columns = rows > 0, columns > 0
+    smallest = torch.finfo(p.dtype).tiny  # the reciprocal of less is infinite
+    filled_rows, filled_columns = rows >= smallest, columns >= smallest
     row_root = torch.where(filled_rows, rows, 1.0).rsqrt() * filled_rows
     column_share = torch.where(filled_columns, columns, 1.0).reciprocal() * filled_columns
 

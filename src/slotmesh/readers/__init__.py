@@ -1,0 +1,29 @@
+"""The real datasets, read into the same record as the worlds give.
+
+Labels are places in the tuples of :mod:`slotmesh.readers.labels`, one order a factor for all
+readers and worlds: colours gray, red, blue, green, brown, purple, cyan, yellow; materials rubber,
+metal; shapes cube, sphere, cylinder; sizes small, large.
+"""
+
+from slotmesh.readers.clevr import ClevrReader
+from slotmesh.readers.clevrer import ClevrerReader
+from slotmesh.readers.clevrtex import ClevrTexReader
+from slotmesh.readers.errors import BadRecord
+from slotmesh.readers.hdf5 import HDF5Reader
+from slotmesh.readers.multi_dsprites import MultiDSpritesReader
+from slotmesh.readers.reader import Reader
+from slotmesh.readers.registry import READERS, open_reader
+from slotmesh.readers.vectors import VectorReader
+
+__all__ = [
+    "READERS",
+    "BadRecord",
+    "ClevrReader",
+    "ClevrTexReader",
+    "ClevrerReader",
+    "HDF5Reader",
+    "MultiDSpritesReader",
+    "Reader",
+    "VectorReader",
+    "open_reader",
+]

@@ -1,0 +1,141 @@
+"""The layout of the MESH authors' HDF5 files."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from slotmesh.readers._h5 import dataset
+from slotmesh.readers._identity import Detection, Kind, join, visible
+from slotmesh.readers.errors import BadRecord
+from slotmesh.readers.labels import (
+    AUTHORS_COLORS,
+    AUTHORS_MATERIALS,
+    AUTHORS_SHAPES,
+    COLORS,
+    MATERIALS,
+    SHAPES,
+)
+from slotmesh.worlds.sample import Sample
+
+_CODES = (
+    [COLORS.index(c) if c else -1 for c in AUTHORS_COLORS],
+    [MATERIALS.index(m) if m else -1 for m in AUTHORS_MATERIALS],
+    [SHAPES.index(s) if s else -1 for s in AUTHORS_SHAPES],
+)
+
+
+class AuthorsLayout:
+    """``images``, ``masks`` with one image an object, ``num_objects``, perhaps ``attributes``.
+
+    Args:
+        file: The open file.
+        path: Its name, for errors.
+    """
+
+    def __init__(self, file: h5py.File, path: Path) -> None:
+        self._path = path
+        images = dataset(file, path, "images", np.uint8, None)
+        video = images.ndim == 5
+        if images.ndim not in (4, 5) or images.shape[-3] != 3:
+            reason = f"images has shape {images.shape}, expected (N, 3, H, W) or (N, T, 3, H, W)"
+            raise BadRecord(path, None, reason)
+        masks = dataset(file, path, "masks", np.uint8, images.ndim + 1)
+        lead, size = images.shape[:-3], images.shape[-2:]
+        k = masks.shape[-4]
+        if masks.shape != (*lead, k, 1, *size):
+            reason = f"masks has shape {masks.shape}, expected {(*lead, 'K', 1, *size)}"
+            raise BadRecord(path, None, reason)
+        counts = dataset(file, path, "num_objects", None, None)
+        if counts.shape != lead or counts.dtype.kind not in "iu":
+            reason = f"num_objects is {counts.dtype} {counts.shape}, expected whole numbers {lead}"
+            raise BadRecord(path, None, reason)
+        self._attributes = video and "attributes" in file
+        if self._attributes:
+            attributes = dataset(file, path, "attributes", np.uint8, 4)
+            if attributes.shape != (*lead, k, 3):
+                reason = f"attributes has shape {attributes.shape}, expected {(*lead, k, 3)}"
+                raise BadRecord(path, None, reason)
+        self.n = images.shape[0]
+        self._k = k
+        self.max_objects = k * images.shape[1] if self._attributes else k
+        if not 1 <= self.max_objects <= 255:
+            raise BadRecord(path, None, f"masks has {k} objects a frame, expected 1 to 255 in all")
+        # The authors' files do not say which they are, but no two have the same shapes.
+        self.dataset = "clevrer" if video else {10: "clevrtex", 5: "multi-dsprites"}.get(k, "")
+
+    def read(
+        self, file: h5py.File, rows: slice | NDArray[np.int64], which: NDArray[np.int64]
+    ) -> Sample:
+        """Some rows, in the order of the file; ``which`` are their numbers."""
+        images, masks, counts = (
+            np.asarray(file[name][rows])  # pyright: ignore
+            for name in ("images", "masks", "num_objects")
+        )
+        layers = masks[..., 0, :, :] > 0
+        counts = counts.astype(np.int64)
+        for number, count in zip(which.tolist(), counts, strict=True):
+            if count.min() < 0 or count.max() > self._k:
+                reason = f"num_objects is {count.tolist()}, expected 0 to {self._k}"
+                raise BadRecord(self._path, number, reason)
+        real = np.arange(self._k) < counts[..., None]
+        objects: dict[str, torch.Tensor] = {}
+        if self._attributes:
+            attributes = np.asarray(file["attributes"][rows])  # pyright: ignore
+            mask, kinds = self._same_rows(layers, attributes, counts, which)
+            present = np.stack([visible(m, self.max_objects) for m in mask])
+            for i, name in enumerate(("color", "material", "shape")):
+                objects[name] = torch.from_numpy(kinds[..., i].copy())
+        else:
+            mask, present = _flatten(layers & real[..., None, None]), real
+        return Sample(
+            image=torch.from_numpy(images),
+            mask=torch.from_numpy(mask),
+            objects=objects,
+            present=torch.from_numpy(present),
+            index=torch.from_numpy(which),
+        )
+
+    def _same_rows(
+        self,
+        layers: NDArray[np.bool_],
+        attributes: NDArray[np.uint8],
+        counts: NDArray[np.int64],
+        which: NDArray[np.int64],
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Give an object the same row in every frame: masks, and what each row looks like."""
+        n, size = len(which), (layers.shape[-2], layers.shape[-1])
+        mask = np.zeros((n, layers.shape[1], *size), dtype=np.uint8)
+        kinds = np.zeros((n, self.max_objects, 3), dtype=np.int64)
+        for b in range(n):
+            frames: list[list[Detection]] = []
+            for t, count in enumerate(counts[b].tolist()):
+                codes = attributes[b, t, :count].tolist()
+                looks = [self._kind(c, int(which[b])) for c in codes]
+                frames.append(
+                    [
+                        Detection(kind, layers[b, t, i].astype(np.uint8), 0.0)
+                        for i, kind in enumerate(looks)
+                    ]
+                )
+            rows, mask[b] = join(frames, [], size)
+            if rows:
+                kinds[b, : len(rows)] = rows
+        return mask, kinds
+
+    def _kind(self, codes: list[int], number: int) -> Kind:
+        if any(not 0 < c < len(table) for c, table in zip(codes, _CODES, strict=True)):
+            reason = f"attributes has the codes {codes}, expected 1-8, 1-2 and 1-3"
+            raise BadRecord(self._path, number, reason)
+        return _CODES[0][codes[0]], _CODES[1][codes[1]], _CODES[2][codes[2]]
+
+
+def _flatten(layers: NDArray[Any]) -> NDArray[np.uint8]:
+    """``(..., K, H, W)`` 0/1 to the number of the first object, 0 where there is none."""
+    k = layers.shape[-3]
+    none = np.ones((*layers.shape[:-3], 1, *layers.shape[-2:]), dtype=bool)
+    first = np.concatenate([layers, none], axis=-3).argmax(axis=-3)
+    return np.where(first < k, first + 1, 0).astype(np.uint8)

@@ -1,0 +1,90 @@
+"""Images and masks from files, cut and resized as the papers did.
+
+Bilinear resizing has two ways. ``antialias=True`` is Pillow's: it averages over the pixels that
+fall together (torchvision's Resize on a Pillow image, as iDSPN does for CLEVR). ``antialias=False``
+is that of OpenCV's INTER_LINEAR, up to rounding: it looks at four pixels however much the image
+shrinks (the MESH authors, for ClevrTex and CLEVRER). Nearest, for masks, is OpenCV's too: pixel
+``x`` of the small image is ``floor(x * large / small)`` of the large one.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from slotmesh.readers.errors import BadRecord
+
+Pixels = NDArray[np.uint8]
+
+
+def load_rgb(path: Path, record: int | str | None = None) -> Pixels:
+    """An image: uint8 ``(H, W, 3)``; an alpha channel is dropped."""
+    return np.asarray(_load(path, record).convert("RGB"))
+
+
+def load_palette(path: Path, record: int | str | None = None) -> Pixels:
+    """The indices of a palette image (or grey levels), not its colours: uint8 ``(H, W)``."""
+    image = _load(path, record)
+    if image.mode not in ("P", "L"):
+        raise BadRecord(
+            path, record, f"its mode is {image.mode}, expected P: a palette with an index a pixel"
+        )
+    return np.asarray(image)
+
+
+def _load(path: Path, record: int | str | None) -> Image.Image:
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except FileNotFoundError:
+        raise BadRecord(path, record, "the file is missing") from None
+    # Pillow answers damage with these, and with SyntaxError for broken chunks.
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as error:
+        raise BadRecord(path, record, f"it is not an image, or damaged: {error}") from error
+
+
+def check_size(reader: str, size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """Height and width; a number is both, None leaves images as they are."""
+    if size is None:
+        return None
+    both = size if isinstance(size, tuple | list) else (size, size)
+    if len(both) != 2 or any(not isinstance(s, int) or s < 1 for s in both):
+        raise ValueError(f"{reader}: size is {size!r}, expected a number, (height, width) or None.")
+    return both[0], both[1]
+
+
+def centre_crop(pixels: Pixels, side: int) -> Pixels:
+    """The middle square of ``(H, W, ...)``."""
+    top, left = (pixels.shape[0] - side) // 2, (pixels.shape[1] - side) // 2
+    return pixels[top : top + side, left : left + side]
+
+
+def resize(pixels: Pixels, size: tuple[int, int] | None, *, antialias: bool) -> Pixels:
+    """Bilinear: uint8 ``(H, W, 3)`` to ``(*size, 3)``."""
+    if size is None or pixels.shape[:2] == size:
+        return pixels
+    if antialias:
+        image = Image.fromarray(np.ascontiguousarray(pixels))
+        return np.asarray(image.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    planes = torch.from_numpy(pixels.astype(np.float32)).permute(2, 0, 1).unsqueeze(0)
+    small = torch.nn.functional.interpolate(planes, size, mode="bilinear", align_corners=False)
+    return small[0].permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8).numpy()
+
+
+def resize_mask(mask: Pixels, size: tuple[int, int] | None) -> Pixels:
+    """Nearest: uint8 ``(H, W)`` to ``size``."""
+    if size is None or mask.shape == size:
+        return mask
+    rows = np.arange(size[0]) * mask.shape[0] // size[0]
+    columns = np.arange(size[1]) * mask.shape[1] // size[1]
+    return mask[rows[:, None], columns[None, :]]

@@ -1,0 +1,135 @@
+"""JSON that others wrote: every error names the file, the record and the field."""
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+from slotmesh.readers.errors import BadRecord
+
+
+def load(path: Path, record: int | str | None = None) -> dict[str, Any]:
+    """The object in a JSON file."""
+    # Parsing makes millions of containers and no garbage; looking for it takes most of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise BadRecord(path, record, "the file is missing") from None
+    except OSError as error:
+        raise BadRecord(path, record, f"it cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(path, record, f"it is not JSON: {error}") from error
+    finally:
+        if collecting:
+            gc.enable()
+    if not isinstance(found, dict):
+        raise BadRecord(path, record, f"it holds {_kind(found)}, expected an object")
+    return found
+
+
+class Fields:
+    """A JSON object whose fields are checked as they are read.
+
+    Args:
+        value: What the JSON held.
+        path: The file.
+        record: Which record.
+        where: Where in the record, for the error.
+    """
+
+    def __init__(
+        self, value: Any, path: Path, record: int | str | None = None, where: str = ""
+    ) -> None:
+        self.path = path
+        self.record = record
+        self.where = where
+        if not isinstance(value, dict):
+            raise self.bad(f"{where or 'it'} is {_kind(value)}, expected an object")
+        self._value: dict[str, Any] = value
+
+    def bad(self, reason: str) -> BadRecord:
+        """An error about this object."""
+        return BadRecord(self.path, self.record, reason)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._value
+
+    def get(self, name: str) -> Any:
+        """A field of any type."""
+        if name not in self._value:
+            raise self.bad(f"{self.where or 'it'} has no field {name!r}")
+        return self._value[name]
+
+    def integer(self, name: str) -> int:
+        """A whole number."""
+        value = self.get(name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self._wrong(name, value, "a whole number")
+        return value
+
+    def number(self, name: str) -> float:
+        """A number."""
+        return self._float(name, self.get(name), "a number")
+
+    def numbers(self, name: str, count: int) -> list[float]:
+        """A list of exactly ``count`` numbers."""
+        expected = f"a list of {count} numbers"
+        value = self.get(name)
+        if not isinstance(value, list) or len(value) != count:
+            raise self._wrong(name, value, expected)
+        return [self._float(name, v, expected) for v in value]
+
+    def boolean(self, name: str) -> bool:
+        """True or false."""
+        value = self.get(name)
+        if not isinstance(value, bool):
+            raise self._wrong(name, value, "true or false")
+        return value
+
+    def label(self, name: str, classes: tuple[str, ...]) -> int:
+        """One of some names, as its place among them."""
+        value = self.get(name)
+        if value not in classes:
+            raise self._wrong(name, value, "one of " + ", ".join(classes))
+        return classes.index(value)
+
+    def text(self, name: str) -> str:
+        """A string."""
+        value = self.get(name)
+        if not isinstance(value, str):
+            raise self._wrong(name, value, "a string")
+        return value
+
+    def objects(self, name: str) -> "list[Fields]":
+        """A list of objects."""
+        value = self.get(name)
+        if not isinstance(value, list):
+            raise self._wrong(name, value, "a list")
+        at = f"{self.where}.{name}" if self.where else name
+        return [Fields(v, self.path, self.record, f"{at}[{i}]") for i, v in enumerate(value)]
+
+    def object(self, name: str) -> "Fields":
+        """An object."""
+        at = f"{self.where}.{name}" if self.where else name
+        return Fields(self.get(name), self.path, self.record, at)
+
+    def _float(self, name: str, value: Any, expected: str) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self._wrong(name, value, expected)
+        # Columns are float32; NaN fails this too.
+        if not abs(value) < 1e30:
+            raise self._wrong(name, value, expected)
+        return float(value)
+
+    def _wrong(self, name: str, value: Any, expected: str) -> BadRecord:
+        at = f"{self.where}.{name}" if self.where else name
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        return self.bad(f"{at} is {shown}, expected {expected}")
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", str: "a string", type(None): "null", bool: "true or false"}
+    return names.get(type(value), "a number")

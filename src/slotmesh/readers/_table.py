@@ -1,0 +1,60 @@
+"""Lists of single records to one padded batch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from slotmesh.readers._images import Pixels
+from slotmesh.worlds.sample import Sample
+
+Column = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record, as numpy arrays: the fields of a Sample without the batch."""
+
+    image: Pixels
+    """uint8 ``(H, W, 3)``, or ``(T, H, W, 3)``."""
+    mask: Pixels
+    """uint8 ``(H, W)``, or ``(T, H, W)``."""
+    objects: Mapping[str, Column]
+    """Columns, padded to the rows of the table."""
+    present: NDArray[np.bool_]
+    """``(max_objects)``, or ``(T, max_objects)``."""
+
+
+def stack(records: Sequence[Record], index: Sequence[int], path: str) -> Sample:
+    """One batch; all images must have one size."""
+    sizes = {r.image.shape for r in records}
+    if len(sizes) > 1:
+        shown = " and ".join(str(s) for s in sorted(sizes)[:2])
+        raise ValueError(
+            f"{path}: images of the shapes {shown} cannot be one batch. Open the reader with a "
+            "size, or read them one at a time."
+        )
+    image = torch.from_numpy(np.stack([r.image for r in records]))
+    columns = {
+        name: torch.from_numpy(np.stack([r.objects[name] for r in records]))
+        for name in records[0].objects
+    }
+    return Sample(
+        image=image.movedim(-1, -3).contiguous(),
+        mask=torch.from_numpy(np.stack([r.mask for r in records])),
+        objects=columns,
+        present=torch.from_numpy(np.stack([r.present for r in records])),
+        index=torch.tensor(index, dtype=torch.int64),
+    )
+
+
+def integers(*shape: int) -> NDArray[np.int64]:
+    """An empty column of codes."""
+    return np.zeros(shape, dtype=np.int64)
+
+
+def floats(*shape: int) -> NDArray[np.float32]:
+    """An empty column of numbers."""
+    return np.zeros(shape, dtype=np.float32)

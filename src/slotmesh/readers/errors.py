@@ -1,0 +1,40 @@
+"""What goes wrong with files that others wrote."""
+
+from pathlib import Path
+from typing import Any
+
+
+class BadRecord(ValueError):  # noqa: N818 (it names what was found)
+    """A record that cannot be read: names the file, the record, and what is wrong with it.
+
+    Args:
+        path: The file.
+        record: Which record of it, where a file holds several.
+        reason: What came, and what was expected.
+        rest_lost: True where nothing after this record can be found in the file either.
+
+    Example:
+        >>> from slotmesh.readers import BadRecord
+        >>> raise BadRecord("scenes.json", 7, "no field 'objects'")
+        Traceback (most recent call last):
+        ...
+        slotmesh.readers.errors.BadRecord: scenes.json, record 7: no field 'objects'
+    """
+
+    def __init__(
+        self, path: Path | str, record: int | str | None, reason: str, *, rest_lost: bool = False
+    ) -> None:
+        self.path = Path(path)
+        self.record = record
+        self.reason = reason
+        self.rest_lost = rest_lost
+        where = f"{path}" if record is None else f"{path}, record {record}"
+        super().__init__(f"{where}: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes send errors home pickled; the default would pass the message alone.
+        return _rebuild, (str(self.path), self.record, self.reason, self.rest_lost)
+
+
+def _rebuild(path: str, record: int | str | None, reason: str, rest_lost: bool) -> BadRecord:
+    return BadRecord(path, record, reason, rest_lost=rest_lost)

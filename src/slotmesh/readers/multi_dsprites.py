@@ -1,0 +1,165 @@
+"""Multi-dSprites: coloured sprites on a flat ground, from the TFRecords that DeepMind released."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotmesh.readers._example import Feature, MalformedError, parse_example
+from slotmesh.readers._folders import missing
+from slotmesh.readers._table import Record, stack
+from slotmesh.readers._tfrecord import RecordFile
+from slotmesh.readers.errors import BadRecord
+from slotmesh.readers.reader import Reader, Split, choose
+from slotmesh.worlds.sample import Sample
+
+_SIDE = 64
+_ENTITIES = {"binarized": 4, "colored_on_grayscale": 6, "colored_on_colored": 5}
+_FACTORS = {"x": (), "y": (), "scale": (), "orientation": (), "color": (3,)}
+
+
+class MultiDSpritesReader(Reader):
+    """Multi-dSprites, from its TFRecords, compressed or not; TensorFlow is not needed.
+
+    The release is one gzipped file, which can only be read from the beginning: records in order are
+    fast, and going back starts again. ``len`` reads through the split once. Unpack the file
+    (``gunzip``), or convert it, for fast reading in any order.
+
+    Entity 0 of the file is the background and no object. An object is ``present`` where its
+    ``visibility`` is not 0. Masks in the file are one image an entity; a pixel belongs to the first
+    object whose mask has it, and to the background where none has. Columns, as stored: ``x``,
+    ``y``, ``scale``, ``orientation``, ``color`` (3 numbers) and ``shape_code``. Neither the coding
+    of shapes nor the range of colours is published, so they are left as they are.
+
+    Args:
+        root: The file, or the folder that holds it.
+        split: MESH's ``"train"`` (records 0 to 59,999), ``"val"`` (320 after them), ``"test"``
+            (2,880 after those); ``"all"``; or a range of records.
+        variant: ``"colored_on_grayscale"`` (2-5 sprites, the paper's), ``"colored_on_colored"`` or
+            ``"binarized"``.
+
+    Example:
+        >>> from slotmesh.readers import MultiDSpritesReader
+        >>> reader = MultiDSpritesReader("multi_dsprites", split="val")  # doctest: +SKIP
+        >>> reader.sample(range(32)).mask.shape  # doctest: +SKIP
+        torch.Size([32, 64, 64])
+    """
+
+    name: ClassVar[str] = "multi-dsprites"
+    splits: ClassVar[Mapping[str, range]] = {
+        "train": range(60000),
+        "val": range(60000, 60320),
+        "test": range(60320, 63200),
+        "all": range(1000000),
+    }
+
+    def __init__(
+        self,
+        root: Path | str,
+        split: Split = "train",
+        *,
+        variant: str = "colored_on_grayscale",
+    ) -> None:
+        if variant not in _ENTITIES:
+            names = ", ".join(repr(v) for v in _ENTITIES)
+            raise ValueError(
+                f"MultiDSpritesReader: variant is {variant!r}, expected one of {names}."
+            )
+        self._wanted = choose("MultiDSpritesReader", split, self.splits)
+        self.split = split
+        self._entities = _ENTITIES[variant]
+        self.max_objects = self._entities - 1
+        self._file = RecordFile(_find(Path(root), variant), self._wanted.stop)
+
+    def __len__(self) -> int:
+        first, step, there = self._wanted.start, self._wanted.step, len(self._file)
+        if self._file.broken and there <= first:
+            # An empty split would hide that it is lost.
+            raise self._file.broken
+        return len(range(first, min(there, self._wanted.stop), step))
+
+    def make(self, index: Sequence[int]) -> Sample:
+        """The records of these indices, all of them within the split."""
+        # In order, since going back in a compressed file starts it again.
+        found = {i: self._record(self._wanted[i]) for i in sorted(set(index))}
+        return stack([found[i] for i in index], index, str(self._file.path))
+
+    def _record(self, number: int) -> Record:
+        data = self._file.read(number)
+        try:
+            example = parse_example(data)
+        except MalformedError as error:
+            reason = f"its data are not a tf.train.Example: {error}"
+            raise BadRecord(self._file.path, number, reason) from error
+        fields = _Features(example, self._file.path, number)
+        k = self._entities
+        image = fields.pixels("image", (_SIDE, _SIDE, 3))
+        layers = fields.pixels("mask", (_SIDE, _SIDE, k, 1))[:, :, 1:, 0] > 127
+        # argmax finds the first of several; the appended layer stands for none.
+        none = np.ones((_SIDE, _SIDE, 1), dtype=bool)
+        first = np.concatenate([layers, none], axis=2).argmax(axis=2)
+        mask = np.where(first < k - 1, first + 1, 0).astype(np.uint8)
+        present = fields.numbers("visibility", (k,))[1:] > 0.5
+        columns: dict[str, NDArray[Any]] = {}
+        for name, shape in _FACTORS.items():
+            values = fields.numbers(name, (k, *shape))[1:]
+            columns[name] = values * present.reshape(-1, *(1 for _ in shape))
+        codes = fields.numbers("shape", (k,))[1:]
+        if np.abs(codes).max() > 255:
+            raise BadRecord(self._file.path, number, f"shape holds {codes}, expected small codes")
+        columns["shape_code"] = np.where(present, np.rint(codes), 0).astype(np.int64)
+        return Record(image, mask, columns, present)
+
+
+class _Features:
+    """The features of one record, checked as they are read."""
+
+    def __init__(self, values: dict[str, Feature], path: Path, number: int) -> None:
+        self._values = values
+        self._path = path
+        self._number = number
+
+    def pixels(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        value = self._get(name)
+        if isinstance(value, list):
+            value = np.frombuffer(b"".join(value), dtype=np.uint8)
+        if value.dtype != np.uint8:
+            raise self._bad(f"its feature {name!r} holds {value.dtype}, expected bytes")
+        return self._shaped(name, value, shape)
+
+    def numbers(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        value = self._get(name)
+        if isinstance(value, list) or value.dtype != np.float32:
+            raise self._bad(f"its feature {name!r} is not a list of floats")
+        if not bool(np.isfinite(value).all()):
+            raise self._bad(f"its feature {name!r} holds numbers that are not finite")
+        return self._shaped(name, value, shape)
+
+    def _get(self, name: str) -> Feature:
+        if name not in self._values:
+            raise self._bad(f"it has no feature {name!r}")
+        return self._values[name]
+
+    def _shaped(self, name: str, value: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        expected = int(np.prod(shape))
+        if value.size != expected:
+            shown = " x ".join(str(s) for s in shape)
+            raise self._bad(
+                f"its feature {name!r} has {value.size} values, expected {shown} = {expected}"
+            )
+        return value.reshape(shape)
+
+    def _bad(self, reason: str) -> BadRecord:
+        return BadRecord(self._path, self._number, reason)
+
+
+def _find(root: Path, variant: str) -> Path:
+    name = f"multi_dsprites_{variant}.tfrecords"
+    for path in (root, root / name, root / "multi_dsprites" / name):
+        if path.is_file():
+            return path
+    what = f"{root} has no {name}" if root.exists() else f"{root} does not exist"
+    layout = f"  multi_dsprites/\n    {name}\n  (or pass the file itself)"
+    raise missing("MultiDSpritesReader", what, layout)

@@ -1,0 +1,96 @@
+"""What all readers have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from slotmesh.readers.errors import BadRecord
+from slotmesh.worlds.sample import Sample
+
+Split = str | range
+
+
+class Reader(ABC):
+    """A dataset on disk: finite, labelled, the same record as a world gives.
+
+    Indices count from 0 within the split. Where a record cannot be read, :meth:`sample` and
+    :meth:`read` raise :class:`~slotmesh.readers.BadRecord`, and :meth:`records` goes on.
+    """
+
+    name: ClassVar[str]
+    """The name on the command line."""
+    splits: ClassVar[Mapping[str, range]] = {}
+    """Which records of the dataset belong to each split; a range of your own is one too."""
+    max_objects: int
+    """Rows of the table of objects."""
+    has_masks: bool = True
+    """False where the dataset has no masks: they are all zero then, which is no statement."""
+    split: Split
+    """The split that was asked for."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def make(self, index: Sequence[int]) -> Sample:
+        """The records of these indices, all of them within the split."""
+
+    def sample(self, index: Sequence[int] | range | Tensor) -> Sample:
+        """The records of these indices, as one batch.
+
+        Raises:
+            BadRecord: If one of them cannot be read.
+        """
+        which = torch.as_tensor(index, dtype=torch.int64)
+        if which.ndim != 1 or len(which) == 0:
+            raise ValueError(
+                f"{type(self).__name__}.sample: the index has shape {tuple(which.shape)}, expected "
+                "at least one whole number. Pass range(64), or a list."
+            )
+        n = len(self)
+        numbers: list[int] = which.tolist()
+        wrong = [i for i in numbers if not 0 <= i < n]
+        if wrong:
+            raise ValueError(
+                f"{type(self).__name__}.sample: there is no record {wrong[0]}: split "
+                f"{self.split!r} has {n} records here, counted from 0."
+            )
+        return self.make(numbers)
+
+    def read(self, index: int) -> Sample:
+        """One record, as a batch of one."""
+        return self.sample([index])
+
+    def records(self, start: int = 0) -> Iterator[Sample | BadRecord]:
+        """All records from ``start`` on, one at a time, in order.
+
+        A record that cannot be read is yielded as the error that tells why, and reading goes on:
+        there is one item a record, ``len(self) - start`` in all.
+        """
+        for i in range(start, len(self)):
+            try:
+                yield self.read(i)
+            except BadRecord as bad:
+                yield bad
+
+    def batches(self, batch_size: int, start: int = 0) -> Iterator[Sample]:
+        """The records from ``start`` on in order, in batches; the last may be smaller."""
+        for first in range(start, len(self), batch_size):
+            yield self.sample(range(first, min(first + batch_size, len(self))))
+
+
+def choose(reader: str, split: Split, splits: Mapping[str, range]) -> range:
+    """The records of a named split, or of a range."""
+    if isinstance(split, range):
+        if split.step < 1 or split.start < 0:
+            raise ValueError(
+                f"{reader}: split is {split}, expected a range that counts up from 0 or more."
+            )
+        return split
+    if split not in splits:
+        names = ", ".join(f"{k!r}" for k in splits)
+        raise ValueError(f"{reader}: split is {split!r}, expected one of {names}, or a range.")
+    return splits[split]

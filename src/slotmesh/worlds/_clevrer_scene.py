@@ -1,0 +1,93 @@
+"""CLEVRER scenes for the ray caster: from columns of tensors, or from a real annotation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds._clevrer_camera import COS, DISTANCE, FOCAL, HEIGHT, SIN, WIDTH
+from slotmesh.worlds._dynamics import HALF_EXTENT, N_FRAMES, SHAPES
+from slotmesh.worlds.clevr import CLEVR_COLOURS, CLEVR_MATERIALS, CLEVR_RGB
+from slotmesh.worlds.render import METAL, RUBBER, Lens, Scene, yaw_matrix
+from slotmesh.worlds.render.look import LAMPS
+
+_SCENE_MATERIAL = (RUBBER, METAL)
+LENS = Lens.of(focal=FOCAL, width=WIDTH, height=HEIGHT)
+
+
+def make_scene(
+    position: Tensor,
+    facing: Tensor,
+    shape: Tensor,
+    material: Tensor,
+    colour: Tensor,
+    present: Tensor,
+) -> Scene:
+    """Scenes under CLEVRER's camera and lamps.
+
+    Args:
+        position: float64 ``(batch, n, 2)``, centres on the ground plane.
+        facing: float64 ``(batch, n, 2)``, cosine and sine of the turn.
+        shape: int64 ``(batch, n)``, index into ``SHAPES``.
+        material: int64 ``(batch, n)``, index into ``CLEVR_MATERIALS``.
+        colour: int64 ``(batch, n)``, index into ``CLEVR_COLOURS``.
+        present: bool ``(batch, n)``.
+    """
+    batch, device = len(position), position.device
+
+    def constant(value: Sequence[Any], dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.tensor(value, dtype=dtype, device=device)
+
+    height = torch.full_like(position[..., :1], HALF_EXTENT)
+    return Scene(
+        position=torch.cat((position, height), dim=-1),
+        rotation=yaw_matrix(facing[..., 0], facing[..., 1]),
+        size=height[..., 0],
+        shape=shape,
+        material=constant(_SCENE_MATERIAL, torch.int64)[material],
+        colour=(constant(CLEVR_RGB, torch.float32) * (1 / 255))[colour],
+        present=present,
+        camera=constant((DISTANCE * COS, 0.0, DISTANCE * SIN)).expand(batch, -1),
+        lamps=constant(LAMPS).expand(batch, -1, -1),
+    )
+
+
+def scene_of_annotation(annotation: Mapping[str, Any], frames: Sequence[int]) -> Scene:
+    """The scenes of some frames of a real annotation, one a frame; rows are its objects in order.
+
+    Raises:
+        ValueError: If the annotation lacks a field, a frame or a known name.
+    """
+    try:
+        kinds = annotation["object_property"]
+        motion = annotation["motion_trajectory"]
+        rows = {kind["object_id"]: row for row, kind in enumerate(kinds)}
+        columns = [
+            [names.index(kind[field]) for kind in kinds]
+            for field, names in (
+                ("shape", SHAPES),
+                ("material", CLEVR_MATERIALS),
+                ("color", CLEVR_COLOURS),
+            )
+        ]
+        position = torch.zeros(len(frames), len(rows), 2, dtype=torch.float64)
+        turn = torch.zeros(len(frames), len(rows), dtype=torch.float64)
+        present = torch.zeros(len(frames), len(rows), dtype=torch.bool)
+        for k, frame in enumerate(frames):
+            for body in motion[frame]["objects"]:
+                row = rows[body["object_id"]]
+                position[k, row] = torch.tensor(body["location"][:2], dtype=torch.float64)
+                turn[k, row] = body["orientation"][2]
+                present[k, row] = True
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"CLEVRER annotation: could not read frames {tuple(frames)} ({error!r}). Expected the "
+            f"fields object_property and motion_trajectory with up to {N_FRAMES} frames, as in "
+            "annotation_00000.json of the dataset."
+        ) from error
+    shape, material, colour = (
+        torch.tensor(column, dtype=torch.int64).expand(len(frames), -1) for column in columns
+    )
+    facing = torch.stack((turn.cos(), turn.sin()), dim=-1)
+    return make_scene(position, facing, shape, material, colour, present)

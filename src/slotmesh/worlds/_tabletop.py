@@ -1,0 +1,186 @@
+"""What CLEVR and ClevrTex have in common: objects on a table, placed by the same rules."""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds._placement import Footprints, Layout, cos_sin, place
+from slotmesh.worlds._random import integers, uniform
+from slotmesh.worlds.render import SHAPES, Lens, Scene, yaw_matrix
+from slotmesh.worlds.render.camera import CLEVR_CAMERA, project
+from slotmesh.worlds.render.caster import paint
+from slotmesh.worlds.render.look import CLEVR_LOOK, LAMPS, Look
+from slotmesh.worlds.render.threads import spread
+from slotmesh.worlds.render.visibility import Visible, look_at
+from slotmesh.worlds.sample import Sample
+from slotmesh.worlds.world import World
+
+_CHUNK = {"cpu": 32, "cuda": 8192}
+"""Samples made at once, by each thread."""
+
+
+class Rule(NamedTuple):
+    """When an object counts as visible: on a fixed grid of pixels, whatever the image's size."""
+
+    lens: Lens
+    size: tuple[int, int]
+    """Height and width of the grid."""
+    pixels: int
+    """The least number of its pixels that every object must show."""
+
+
+class Tabletop(World):
+    """Three to ten objects on a plane.
+
+    Args:
+        seed: Another seed is another dataset.
+        device: Where samples are made.
+        size: Side of the images in pixels.
+        compile: Whether shading is fused with ``torch.compile``; None does so on CUDA.
+    """
+
+    max_objects = 10
+    lens: Lens
+    """What the image shows."""
+    look: Look = CLEVR_LOOK
+    """Strengths of the lamps and other numbers of the picture."""
+    rule: Rule
+    whole: tuple[float, float, float]
+    """Focal length, width and height of the dataset's own images, for the column ``pixel``."""
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        size: int = 128,
+        compile: bool | None = None,  # noqa: A002
+    ) -> None:
+        super().__init__(seed=seed, device=device)
+        if size < 1:
+            raise ValueError(
+                f"{type(self).__name__}: size is {size}, expected a side in pixels. Pass 128."
+            )
+        self.size = size
+        self.compile = compile
+
+    def make(self, index: Tensor) -> Sample:
+        """The samples of these indices."""
+        step = _CHUNK.get(self.device.type, 32)
+        if self.device.type == "cpu":
+            # At least one part for every thread.
+            step = min(step, -(-len(index) // torch.get_num_threads()))
+        return Sample.join(spread(self._make, index.split(step), self.device))
+
+    def scenes(self, index: Tensor) -> tuple[Scene, dict[str, Tensor]]:
+        """The scenes of these samples and their table of objects, without drawing them.
+
+        Args:
+            index: int64 ``(batch)`` on the world's device.
+        """
+        scene, table, _ = self._scenes(index)
+        return scene, table
+
+    @abstractmethod
+    def _draw(self, index: Tensor) -> tuple[dict[str, Tensor], Scene]:
+        """What the objects are: columns of the table, and scenes without places and rotations."""
+
+    @abstractmethod
+    def _radius(self, table: dict[str, Tensor]) -> Tensor:
+        """The size in the rule of distances: float64 ``(batch, n)``."""
+
+    def _make(self, index: Tensor) -> Sample:
+        scene, table, seen = self._scenes(index)
+        size = (self.size, self.size)
+        if (self.lens, size) != (self.rule.lens, self.rule.size):
+            seen = look_at(scene, size, self.lens)
+        image = paint(scene, seen, lens=self.lens, look=self.look, compile=self.compile)
+        counts = visible_pixels(seen.mask, self.max_objects)
+        present = scene.present & (counts > 0)
+        table = {"visible": counts, **table}
+        return Sample(image, seen.mask, _masked(table, present), present, index)
+
+    def _scenes(self, index: Tensor) -> tuple[Scene, dict[str, Tensor], Visible]:
+        table, blank = self._draw(index)
+        cube = blank.shape == SHAPES.index("cube")
+        prints = Footprints(self._radius(table), torch.where(cube, blank.size, 0.0), blank.present)
+
+        def accept(layout: Layout, rows: Tensor) -> tuple[Tensor, Visible]:
+            seen = look_at(_stand(blank[rows], layout), self.rule.size, self.rule.lens)
+            counts = visible_pixels(seen.mask, self.max_objects)
+            enough = (counts >= self.rule.pixels) | ~blank.present[rows]
+            return enough.all(1), seen
+
+        def keep(made: Visible, chosen: Tensor, result: Visible | None, rows: Tensor) -> Visible:
+            if result is None:
+                whole = (len(index), *self.rule.size)
+                result = Visible(
+                    *(torch.empty(whole, dtype=x.dtype, device=x.device) for x in made)
+                )
+            for a, b in zip(result, made, strict=True):
+                a[rows] = b[chosen]
+            return result
+
+        layout, seen = place(self.seed, index, prints, accept, keep)
+        scene = _stand(blank, layout)
+        focal, width, height = self.whole
+        pixel = project(scene, scene.position)
+        at = (width / 2 + focal * pixel[..., 0], height / 2 + focal * pixel[..., 1], pixel[..., 2])
+        places = {
+            "position": scene.position.float(),
+            "pixel": torch.stack(at, dim=-1).float(),
+            "rotation": (layout.turn * 360).float(),
+        }
+        return scene, _masked({**places, **table}, scene.present), seen
+
+    def _blank(self, index: Tensor, **what: Tensor) -> Scene:
+        """Scenes of a random number of objects and random lamps, still without places."""
+        n = self.max_objects
+        count = 3 + integers(self.seed, index, "count", n - 2)
+        present = torch.arange(n, device=index.device) < count[:, None]
+        zeros = torch.zeros(len(index), n, 3, dtype=torch.float64, device=index.device)
+        turned = torch.zeros(len(index), n, 3, 3, dtype=torch.float64, device=index.device)
+        jitter = uniform(self.seed, index, "lamps", (3, 3)) * 2 - 1
+        lamps = torch.tensor(LAMPS, dtype=torch.float64, device=index.device)
+        lamps = lamps + torch.nn.functional.pad(jitter, (0, 0, 0, 1))
+        return Scene(
+            position=zeros,
+            rotation=turned,
+            present=present,
+            camera=zeros[:, 0],
+            lamps=lamps,
+            **what,
+        )
+
+
+def visible_pixels(mask: Tensor, n: int) -> Tensor:
+    """How many pixels each of n objects shows: int64 ``(batch, n)``."""
+    which = torch.arange(len(mask), device=mask.device)[:, None] * (n + 1) + mask.flatten(1)
+    counts = torch.bincount(which.flatten(), minlength=len(mask) * (n + 1))
+    return counts.view(-1, n + 1)[:, 1:]
+
+
+def _stand(scene: Scene, layout: Layout) -> Scene:
+    """Put the objects of a scene on the table."""
+    position = torch.cat([layout.xy, scene.size[..., None]], dim=-1)
+    camera = torch.tensor(CLEVR_CAMERA, dtype=torch.float64, device=position.device)
+    now = {name: getattr(scene, name) for name in ("size", "shape", "material", "colour")}
+    return Scene(
+        position=position,
+        rotation=yaw_matrix(*cos_sin(layout.turn)),
+        present=scene.present,
+        camera=camera + layout.camera,
+        lamps=scene.lamps,
+        ground=scene.ground,
+        **now,
+    )
+
+
+def _masked(table: dict[str, Tensor], present: Tensor) -> dict[str, Tensor]:
+    """The table with zeros in the rows that are not there."""
+    return {
+        k: v * present.view(*present.shape, *([1] * (v.ndim - 2))).to(v.dtype)
+        for k, v in table.items()
+    }

@@ -1,0 +1,92 @@
+"""ClevrTex: CLEVR with textured objects on a textured ground."""
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds._random import integers
+from slotmesh.worlds._tabletop import Rule, Tabletop
+from slotmesh.worlds.render import SHAPES, Lens, Scene
+from slotmesh.worlds.render.look import CLEVRTEX_LOOK
+from slotmesh.worlds.render.textures import TEXTURES
+
+CLEVRTEX_SHAPES = SHAPES
+"""Names of the column ``shape``, in order; the torus stands for ClevrTex's monkey."""
+CLEVRTEX_SIZES = ("small", "medium", "large")
+"""Names of the column ``size``, in order: 0.4, 0.6 and 0.9; a cube's half-extent is that over
+the square root of 2."""
+CLEVRTEX_MATERIALS = tuple(t.name for t in TEXTURES)
+"""Names of the columns ``material`` and ``ground``, in order."""
+
+_EXTENTS = (0.4, 0.6, 0.9)
+_FOCAL, _WIDTH, _HEIGHT, _CROP = 350.0, 320.0, 240.0, 192.0
+_WHOLE = Lens.of(_FOCAL, _WIDTH, _HEIGHT)
+
+
+class ClevrTex(Tabletop):
+    """ClevrTex as an endless world, with procedural materials instead of photographs.
+
+    Placement, camera and lamps are those of :class:`~slotmesh.worlds.clevr.Clevr`; there are four
+    shapes, of which the torus stands for the monkey of the original (a mesh that a ray caster of
+    closed forms cannot draw), three sizes, and a material drawn independently for every object and
+    for the ground. Every object shows more than 200 pixels of the whole 320x240 view, decided on
+    a grid of half that size. The image is the middle 192x192 of that view, as the paper crops it,
+    so an object may lie partly or wholly outside of it: ``present`` is False for those that show
+    no pixel.
+
+    Columns of the table of objects: ``position``, ``pixel`` (x, y in the 320x240 pixels of the
+    whole view, depth), ``rotation`` (degrees), ``size``, ``shape``, ``material`` (indices into
+    ``CLEVRTEX_SIZES``, ``CLEVRTEX_SHAPES``, ``CLEVRTEX_MATERIALS``), ``ground`` (the ground's
+    material, the same for all objects of a scene) and ``visible`` (pixels of the mask).
+
+    Args:
+        seed: Another seed is another dataset.
+        device: Where samples are made.
+        size: Side of the images in pixels.
+        compile: Whether shading is fused with ``torch.compile``; None does so on CUDA.
+
+    Example:
+        >>> from slotmesh.worlds.clevrtex import ClevrTex
+        >>> ClevrTex(seed=0).sample(range(2)).image.shape
+        torch.Size([2, 3, 64, 64])
+    """
+
+    name = "clevrtex"
+    lens = Lens.of(_FOCAL, _WIDTH, _HEIGHT, crop=(_CROP, _CROP))
+    look = CLEVRTEX_LOOK
+    rule = Rule(_WHOLE, (120, 160), 51)
+    whole = (_FOCAL, _WIDTH, _HEIGHT)
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        size: int = 64,
+        compile: bool | None = None,  # noqa: A002
+    ) -> None:
+        super().__init__(seed=seed, device=device, size=size, compile=compile)
+
+    def _draw(self, index: Tensor) -> tuple[dict[str, Tensor], Scene]:
+        n = self.max_objects
+        table = {
+            "size": integers(self.seed, index, "size", len(CLEVRTEX_SIZES), (n,)),
+            "shape": integers(self.seed, index, "shape", len(CLEVRTEX_SHAPES), (n,)),
+            "material": integers(self.seed, index, "material", len(TEXTURES), (n,)),
+        }
+        ground = integers(self.seed, index, "ground", len(TEXTURES))
+        cube = table["shape"] == SHAPES.index("cube")
+        radius = self._radius(table)
+        white = torch.ones(len(index), n, 3, device=index.device)
+        scene = self._blank(
+            index,
+            size=torch.where(cube, radius * 0.5**0.5, radius),
+            shape=table["shape"],
+            material=2 + table["material"],
+            colour=white,
+            ground=2 + ground,
+        )
+        return {**table, "ground": ground[:, None].expand(-1, n)}, scene
+
+    def _radius(self, table: dict[str, Tensor]) -> Tensor:
+        size = table["size"]
+        return torch.tensor(_EXTENTS, dtype=torch.float64, device=size.device)[size]

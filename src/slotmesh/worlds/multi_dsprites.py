@@ -1,0 +1,194 @@
+"""Multi-dSprites: coloured sprites over one another on grey."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds import _sprites as sprite
+from slotmesh.worlds._random import integers, uniform
+from slotmesh.worlds.render.threads import spread
+from slotmesh.worlds.sample import Sample
+from slotmesh.worlds.world import World
+
+# Chances to place the sprites of a scene at random before they are set apart. With the default
+# minimum a scene of five fails one chance in five, so about one in 10^11 is set apart.
+_ROUNDS = 16
+# Positions (x, y) that never hide a sprite: the corners, and the middle.
+_APART = ((0, 0), (31, 31), (31, 0), (0, 31), (15, 16))
+
+
+class MultiDSprites(World):
+    """Two to five sprites of dSprites, coloured, over one another on a grey ground.
+
+    The number of sprites, and of each its shape, scale (6), orientation (40) and place (32 x 32),
+    are uniform over the values of dSprites; so are the hue, the saturation and value (both from
+    0.5 to 1, so that no sprite is grey) and the grey level of the ground. Later sprites hide
+    earlier ones, and a mask holds what is seen of a sprite.
+
+    The rule about hidden sprites is ours, the original states none: where fewer than
+    ``min_visible`` pixels of some sprite would be seen, all places of that scene are drawn again.
+    All other factors stay as drawn, so they are exactly uniform, and places nearly so.
+
+    Columns of the table: ``shape`` (index into :attr:`SHAPES`), ``scale`` (0.5 to 1),
+    ``orientation`` (0 to 2 pi), ``x`` and ``y`` (0 to 1; centres are at ``size (1/4 + x/2)`` pixels
+    from the left edge, and likewise from the top), ``color`` (RGB, 0 to 1), ``visible`` (pixels).
+
+    Args:
+        seed: Another seed is another dataset.
+        device: Where samples are made.
+        size: Width and height; the outlines grow with it.
+        min_visible: Pixels of each sprite that are seen at least; at most ``size**2 / 100``.
+
+    Example:
+        >>> from slotmesh.worlds import MultiDSprites
+        >>> sample = MultiDSprites(seed=0).sample(range(4))
+        >>> sample.image.shape, sample.mask.shape
+        (torch.Size([4, 3, 64, 64]), torch.Size([4, 64, 64]))
+        >>> sample.present.sum(1)
+        tensor([3, 2, 5, 5])
+        >>> [MultiDSprites.SHAPES[i] for i in sample.objects["shape"][0, :3]]
+        ['heart', 'heart', 'ellipse']
+    """
+
+    name = "multi-dsprites"
+    max_objects = 5
+    SHAPES = sprite.SHAPES
+    """The names of the shapes, by their numbers in the table."""
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        size: int = 64,
+        min_visible: int = 16,
+    ) -> None:
+        super().__init__(seed=seed, device=device)
+        if size < 32 or size > 1024:
+            raise ValueError(f"MultiDSprites: size is {size}, expected 32 to 1024 pixels.")
+        most = size * size // 100
+        if not 1 <= min_visible <= most:
+            raise ValueError(
+                f"MultiDSprites: min_visible is {min_visible}, expected 1 to {most} (a hundredth "
+                f"of the picture) at size {size}, so that every scene can be had."
+            )
+        self.size = size
+        self.min_visible = min_visible
+        self._sprites = sprite.sprites(size).to(self.device)
+
+    def make(self, index: Tensor) -> Sample:
+        """The samples of these indices, int64 ``(batch)`` on the world's device."""
+        threads = torch.get_num_threads() if self.device.type == "cpu" else 1
+        return Sample.join(spread(self._make, index.chunk(threads), self.device))
+
+    def _make(self, index: Tensor) -> Sample:
+        factors = self._factors(index)
+        x, y, seen = self._place(index, factors)
+        present = factors["present"]
+        colour = _rgb(uniform(self.seed, index, "hsv", (self.max_objects, 3)))
+        grey = integers(self.seed, index, "grey", 256).to(torch.uint8)
+        mask = self._mask(seen)
+        palette = torch.cat((grey[:, None, None].expand(-1, 1, 3), colour), dim=1)
+        columns = {
+            "shape": factors["shape"],
+            "scale": torch.tensor(sprite.SCALES, device=index.device)[factors["scale"]],
+            "orientation": _fraction(factors["orientation"], sprite.N_ORIENTATIONS, 2 * math.pi),
+            "x": _fraction(x, sprite.N_POSITIONS, 1.0),
+            "y": _fraction(y, sprite.N_POSITIONS, 1.0),
+            "color": (colour.to(torch.float64) / 255).to(torch.float32),
+            "visible": _count(seen),
+        }
+        for name, column in columns.items():
+            there = present if column.ndim == 2 else present[..., None]
+            columns[name] = torch.where(there, column, torch.zeros_like(column))
+        return Sample(
+            image=_paint(mask, palette), mask=mask, objects=columns, present=present, index=index
+        )
+
+    def _factors(self, index: Tensor) -> dict[str, Tensor]:
+        """Everything about the sprites but their places and colours, as numbers of values."""
+        n, table = len(index), (self.max_objects,)
+        count = 2 + integers(self.seed, index, "count", 4)
+        number = torch.arange(self.max_objects, device=index.device).expand(n, -1)
+        return {
+            "present": number < count[:, None],
+            "shape": integers(self.seed, index, "shape", len(sprite.SHAPES), table),
+            "scale": integers(self.seed, index, "scale", len(sprite.SCALES), table),
+            "orientation": integers(self.seed, index, "orientation", sprite.N_ORIENTATIONS, table),
+        }
+
+    def _place(self, index: Tensor, factors: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Places x and y, and what is seen of each sprite ``(batch, objects, size, words)``.
+
+        Scenes with a hidden sprite are placed again, by numbers of their own: what becomes of one
+        scene does not depend on the others, and few are left after the first round.
+        """
+        x, y = self._draw_places(index, 0)
+        seen = self._see(factors, x, y)
+        for step in range(1, _ROUNDS + 1):
+            hidden = ((_count(seen) < self.min_visible) & factors["present"]).any(1)
+            left = hidden.nonzero().squeeze(1)
+            if len(left) == 0:
+                break
+            places = self._draw_places(index[left], step)
+            x[left], y[left] = places
+            seen[left] = self._see({k: v[left] for k, v in factors.items()}, *places)
+        return x, y, seen
+
+    def _draw_places(self, index: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        if step == _ROUNDS:
+            apart = torch.tensor(_APART, device=index.device).expand(len(index), -1, -1)
+            return apart[..., 0].clone(), apart[..., 1].clone()
+        shape = (self.max_objects, 2)
+        place = integers(self.seed, index, f"place {step}", sprite.N_POSITIONS, shape)
+        return place[..., 0].clone(), place[..., 1].clone()
+
+    def _see(self, factors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """What is seen of each sprite: its pixels less those of all later ones."""
+        bits = self._sprites.draw(factors["shape"], factors["scale"], factors["orientation"], x, y)
+        bits = torch.where(factors["present"][..., None, None], bits, 0)
+        covered = torch.zeros_like(bits[:, 0])
+        for i in reversed(range(self.max_objects)):
+            whole = bits[:, i].clone()
+            bits[:, i] &= ~covered
+            covered |= whole
+        return bits
+
+    def _mask(self, seen: Tensor) -> Tensor:
+        """Rows of bits to numbers of sprites, uint8 ``(batch, size, size)``."""
+        # Sprites do not overlap here, so the three binary digits of their numbers can be joined.
+        digits = (
+            seen[:, 0] | seen[:, 2] | seen[:, 4],
+            seen[:, 1] | seen[:, 2],
+            seen[:, 3] | seen[:, 4],
+        )
+        one, two, four = (sprite.unpack(digit, self.size) for digit in digits)
+        return one | (two << 1) | (four << 2)
+
+
+def _count(seen: Tensor) -> Tensor:
+    """Pixels of each sprite, int64 ``(batch, objects)``."""
+    return sprite.popcount(seen).sum((-2, -1))
+
+
+def _fraction(number: Tensor, n: int, most: float) -> Tensor:
+    """Number k of n values from 0 to ``most``, as float32."""
+    return (number.to(torch.float64) * (most / (n - 1))).to(torch.float32)
+
+
+def _rgb(numbers: Tensor) -> Tensor:
+    """Random numbers ``(..., 3)`` to colours, uint8 RGB: hue, and saturation and value over 0.5."""
+    hue, saturation, value = numbers[..., :1], *(0.5 + 0.5 * numbers[..., 1:]).split(1, -1)
+    offset = torch.tensor((5.0, 3.0, 1.0), dtype=numbers.dtype, device=numbers.device)
+    k = offset + 6 * hue
+    k = torch.where(k >= 6, k - 6, k)
+    rgb = value - value * saturation * torch.minimum(k, 4 - k).clamp(0, 1)
+    return (255 * rgb + 0.5).floor().to(torch.uint8)
+
+
+def _paint(mask: Tensor, palette: Tensor) -> Tensor:
+    """Colours ``(batch, 1 + objects, 3)`` where the mask says: uint8 ``(batch, 3, size, size)``."""
+    batch, size = mask.shape[0], mask.shape[-1]
+    where = mask.to(torch.int64).flatten(1)[:, None].expand(-1, 3, -1)
+    return palette.mT.gather(2, where).reshape(batch, 3, size, size)

@@ -1,0 +1,104 @@
+"""Random vectors to find among zeros: the paper's first experiment."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds._normal import normal
+
+
+@dataclass(frozen=True)
+class VectorSample:
+    """A batch of sets of vectors, with those to find."""
+
+    inputs: Tensor
+    """float32 ``(batch, n_objects + n_background, dim)``: the objects, then the zeros."""
+    targets: Tensor
+    """float32 ``(batch, n_objects, dim)``: the objects."""
+    index: Tensor
+    """int64 ``(batch)``: which samples these are."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same record on another device."""
+        return type(self)(*(getattr(self, f.name).to(device) for f in fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+class RandomObjects:
+    """Sets of random vectors and of zeros (paper, section 5.1).
+
+    Each set has ``n_objects`` vectors from N(0, sigma^2 I) and ``n_background`` zero vectors; to
+    find are the random ones. They come first: slot attention takes its inputs as a set and cannot
+    tell, but a model that knows positions could, and then the inputs have to be shuffled.
+
+    Sample ``i`` is a pure function of (seed, i), the same bits on every device and in every batch.
+    It has no picture, so this is not a :class:`~slotmesh.worlds.World`, only like one.
+
+    Args:
+        seed: Another seed is another dataset.
+        device: Where samples are made.
+        sigma: Standard deviation; the smaller, the more alike are objects and background.
+        n_objects: Random vectors a set.
+        n_background: Zero vectors a set.
+        dim: Length of a vector.
+
+    Example:
+        >>> from slotmesh.worlds import RandomObjects
+        >>> sample = RandomObjects(sigma=0.1).sample(range(8))
+        >>> sample.inputs.shape, sample.targets.shape
+        (torch.Size([8, 105, 32]), torch.Size([8, 5, 32]))
+    """
+
+    name = "random-objects"
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        sigma: float = 1.0,
+        n_objects: int = 5,
+        n_background: int = 100,
+        dim: int = 32,
+    ) -> None:
+        if not 0 < sigma < float("inf"):
+            raise ValueError(f"RandomObjects: sigma is {sigma}, expected a finite number above 0.")
+        if n_objects < 1 or dim < 1 or n_background < 0:
+            raise ValueError(
+                f"RandomObjects: n_objects is {n_objects}, n_background {n_background}, dim {dim}; "
+                "expected at least 1, 0 and 1."
+            )
+        self.seed = seed
+        self.device = torch.device(device)
+        self.sigma = sigma
+        self.n_objects = n_objects
+        self.n_background = n_background
+        self.dim = dim
+
+    def make(self, index: Tensor) -> VectorSample:
+        """The samples of these indices, int64 ``(batch)`` on the world's device."""
+        numbers = normal(self.seed, index, "objects", (self.n_objects, self.dim))
+        targets = (numbers * self.sigma).to(torch.float32)
+        zeros = targets.new_zeros(len(index), self.n_background, self.dim)
+        return VectorSample(torch.cat((targets, zeros), dim=1), targets, index)
+
+    def sample(self, index: Sequence[int] | range | Tensor) -> VectorSample:
+        """The samples of these indices, as one batch."""
+        which = torch.as_tensor(index, dtype=torch.int64, device=self.device)
+        if which.ndim != 1 or len(which) == 0 or bool((which < 0).any()):
+            raise ValueError(
+                f"RandomObjects.sample: the index has shape {tuple(which.shape)}, expected at "
+                "least one whole number of at least 0. Pass range(64), or a list."
+            )
+        return self.make(which)
+
+    def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorSample]:
+        """Batches without end, from sample ``start`` on."""
+        while True:
+            yield self.sample(range(start, start + batch_size))
+            start += batch_size

@@ -1,0 +1,196 @@
+"""From scenes to images and masks."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds.render.look import CLEVR_LOOK, Look
+from slotmesh.worlds.render.scene import CLEVR_LENS, METAL, Lens, Scene
+from slotmesh.worlds.render.shading import Rays, prepare, shade
+from slotmesh.worlds.render.threads import spread
+from slotmesh.worlds.render.visibility import (
+    TILE,
+    Frames,
+    Visible,
+    cast,
+    frames_of,
+    look_at,
+    tile,
+    untile,
+)
+
+_CHUNK = {"cpu": 4, "cuda": 2048}
+"""Scenes at once: enough to keep the device busy, few enough to bound memory."""
+_OFFSETS = ((-0.25, -0.25), (0.25, -0.25), (-0.25, 0.25), (0.25, 0.25))
+"""Places of the rays within a pixel at an object's edge."""
+
+
+def render(
+    scene: Scene,
+    size: int | tuple[int, int] = 128,
+    *,
+    lens: Lens = CLEVR_LENS,
+    look: Look = CLEVR_LOOK,
+    compile: bool | None = None,  # noqa: A002
+) -> tuple[Tensor, Tensor]:
+    """Images and masks of a batch of scenes.
+
+    Masks are the same bits on every device; colours agree to one grey level.
+
+    Args:
+        scene: What to draw, on any device.
+        size: Of the images: a side, or (height, width). The window of the lens is squashed to it.
+        lens: The camera's window.
+        look: Strengths of the lamps and other numbers of the picture.
+        compile: Whether the shading is fused with ``torch.compile``; None does so on CUDA.
+
+    Returns:
+        image: uint8 ``(batch, 3, height, width)``, RGB.
+        mask: uint8 ``(batch, height, width)``: 1 + the index of the object at the pixel's centre,
+            0 for the ground and the sky.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.worlds.clevr import Clevr
+        >>> scene, _ = Clevr(seed=0).scenes(torch.arange(2))
+        >>> image, mask = render(scene, size=(80, 120))
+        >>> image.shape, mask.shape
+        (torch.Size([2, 3, 80, 120]), torch.Size([2, 80, 120]))
+    """
+    shape = (size, size) if isinstance(size, int) else size
+    if min(shape) < 1:
+        raise ValueError(f"render: size is {size}, expected at least 1 pixel. Pass 128.")
+    seen = look_at(scene, shape, lens)
+    return paint(scene, seen, lens=lens, look=look, compile=compile), seen.mask
+
+
+def paint(
+    scene: Scene,
+    seen: Visible,
+    *,
+    lens: Lens = CLEVR_LENS,
+    look: Look = CLEVR_LOOK,
+    compile: bool | None = None,  # noqa: A002
+) -> Tensor:
+    """The images of scenes of which `look_at` found what every pixel shows; as `render`."""
+
+    def part(first: int) -> Tensor:
+        rows = slice(first, first + step)
+        seen_there = Visible(seen.mask[rows], seen.depth[rows])
+        return _paint(scene[rows], seen_there, lens, look, compile)
+
+    device = scene.position.device
+    step = _CHUNK.get(device.type, 4)
+    return torch.cat(spread(part, range(0, max(len(scene), 1), step), device))
+
+
+def _paint(scene: Scene, seen: Visible, lens: Lens, look: Look, compiled: bool | None) -> Tensor:
+    device = seen.mask.device
+    fused = device.type == "cuda" if compiled is None else compiled
+    fuse = _compiled if fused else _plain
+    n_scenes, height, width = seen.mask.shape
+    world, frames = prepare(scene, lens, look), frames_of(scene, lens)
+    pixels = _Pixels.of(height, width, device)
+
+    textured = scene.ground is not None
+    edge, low, high = _edges(seen.mask)
+    fine = edge | _of_metal(scene, seen.mask) | textured
+    linear = torch.empty(n_scenes, len(pixels.u), 3, device=device)
+    mask, depth, fine = tile(seen.mask), tile(seen.depth), tile(fine)
+
+    at, pixel = (~fine).nonzero().unbind(1)
+    if len(at):
+        rays = Rays(at, pixels.u[pixel], pixels.v[pixel], mask[at, pixel], depth[at, pixel])
+        linear[at, pixel] = shade(world, rays, fuse)
+    at, pixel = fine.nonzero().unbind(1)
+    if len(at):
+        candidates = [mask[at, pixel], tile(low)[at, pixel], tile(high)[at, pixel]]
+        step = torch.tensor(_OFFSETS, dtype=torch.float64, device=device)
+        u = pixels.u[pixel][:, None] + step[:, 0] * (2 / width)
+        v = pixels.v[pixel][:, None] + step[:, 1] * (2 / height)
+        which, t = _resolve(frames, at, candidates, u, v, scene.present.shape[1])
+        rays = Rays(
+            at.repeat_interleave(len(step)), u.flatten(), v.flatten(), which.flatten(), t.flatten()
+        )
+        # Clipped first: a highlight brighter than white would leave jagged edges.
+        colour = shade(world, rays, fuse).clamp(max=1).view(len(at), len(step), 3)
+        linear[at, pixel] = colour.mean(1)
+    image = _to_bytes(linear)
+    return torch.stack([untile(x, n_scenes, (height, width)) for x in image.unbind(-1)], dim=1)
+
+
+class _Pixels(NamedTuple):
+    """Middles of the pixels in the order of `tile`, in [-1, 1] over the image; float64."""
+
+    u: Tensor
+    v: Tensor
+
+    @classmethod
+    def of(cls, height: int, width: int, device: torch.device) -> "_Pixels":
+        high, wide = -(-height // TILE) * TILE, -(-width // TILE) * TILE
+        x = torch.arange(wide, dtype=torch.float64, device=device) + 0.5
+        y = torch.arange(high, dtype=torch.float64, device=device) + 0.5
+        u = (x * (2 / width) - 1).expand(1, high, wide)
+        v = (y * (2 / height) - 1)[:, None].expand(1, high, wide)
+        return cls(tile(u)[0], tile(v)[0])
+
+
+def _edges(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a pixel and its eight neighbours differ, and the least and largest of the nine."""
+    low = high = mask
+    for dim in (1, 2):
+        n = mask.shape[dim]
+        before, after = (
+            torch.arange(n, device=mask.device).add(step).clamp(0, n - 1) for step in (-1, 1)
+        )
+        beside = low.index_select(dim, before), low.index_select(dim, after)
+        low = torch.minimum(torch.minimum(low, beside[0]), beside[1])
+        beside = high.index_select(dim, before), high.index_select(dim, after)
+        high = torch.maximum(torch.maximum(high, beside[0]), beside[1])
+    return low != high, low, high
+
+
+def _of_metal(scene: Scene, mask: Tensor) -> Tensor:
+    """Pixels of metal objects: what they mirror has edges too."""
+    metal = torch.nn.functional.pad(scene.material == METAL, (1, 0))
+    return metal.gather(1, mask.flatten(1).long()).view(mask.shape)
+
+
+def _resolve(
+    frames: Frames, at: Tensor, candidates: list[Tensor], u: Tensor, v: Tensor, n: int
+) -> tuple[Tensor, Tensor]:
+    """Which of the candidates (1 + the object's index, 0 for none) the rays meet, and where."""
+    which = torch.zeros(u.shape, dtype=torch.uint8, device=u.device)
+    best = torch.full(u.shape, torch.inf, dtype=torch.float64, device=u.device)
+    for i, candidate in enumerate(candidates):
+        new = candidate > 0
+        for other in candidates[:i]:
+            new &= candidate != other
+        row = new.nonzero().squeeze(1)
+        t = cast(frames, at[row] * n + candidate[row].long() - 1, u[row], v[row])
+        nearer = t < best[row]
+        best[row] = torch.where(nearer, t, best[row])
+        which[row] = torch.where(nearer, candidate[row][:, None], which[row])
+    return which, best
+
+
+def _to_bytes(linear: Tensor) -> Tensor:
+    """Linear light to sRGB in whole numbers from 0 to 255."""
+    x = linear.clamp(0, 1)
+    curved = torch.where(x <= 0.0031308, 12.92 * x, 1.055 * x.clamp(min=1e-4) ** (1 / 2.4) - 0.055)
+    return (curved * 255).round().to(torch.uint8)
+
+
+def _plain(function: Callable) -> Callable:
+    return function
+
+
+_CACHE: dict[Callable, Callable] = {}
+
+
+def _compiled(function: Callable) -> Callable:
+    if function not in _CACHE:
+        _CACHE[function] = torch.compile(function, dynamic=True)
+    return _CACHE[function]

@@ -1,0 +1,34 @@
+"""Lists of rays in blocks of one scene each, so that what belongs to a scene is read per block."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BLOCK = 32
+"""Rays a block; rays that follow each other should lie close together."""
+
+
+class Blocks(NamedTuple):
+    """How a list of rays, sorted by scene, is cut into blocks; the last ray fills up a scene."""
+
+    source: Tensor
+    """int64 ``(m, BLOCK)``: which ray of the list."""
+    scene: Tensor
+    """int64 ``(m)``: which scene."""
+    place: Tensor
+    """int64 ``(n)``: where each ray of the list went in the flattened blocks."""
+
+
+def blocks_of(scene: Tensor, n_scenes: int) -> Blocks:
+    """Cut a list of rays, int64 ``(n)`` with the scene of each in ascending order."""
+    count = torch.bincount(scene, minlength=n_scenes)
+    start = count.cumsum(0) - count
+    filled = (count + BLOCK - 1) // BLOCK
+    owner = torch.repeat_interleave(torch.arange(n_scenes, device=scene.device), filled)
+    first = filled.cumsum(0) - filled
+    block = torch.arange(len(owner), device=scene.device) - first[owner]
+    rank = block[:, None] * BLOCK + torch.arange(BLOCK, device=scene.device)
+    source = start[owner][:, None] + torch.minimum(rank, (count[owner] - 1)[:, None])
+    rank = torch.arange(len(scene), device=scene.device) - start[scene]
+    return Blocks(source, owner, first[scene] * BLOCK + rank)

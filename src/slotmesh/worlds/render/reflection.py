@@ -1,0 +1,65 @@
+"""The first object that mirrored rays meet."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds.render.lighting import Lit
+from slotmesh.worlds.render.shapes import HITS
+from slotmesh.worlds.render.vec import Vec, dot, rotate_back, scale, sub, vec
+
+
+def nearest(
+    world: Lit,
+    scene: Tensor,
+    point: Vec,
+    out: Vec,
+    own: Tensor,
+    fuse: Callable[[Callable], Callable],
+) -> tuple[Tensor, Tensor]:
+    """The first object other than their own that rays from objects meet.
+
+    Args:
+        world: The scenes.
+        scene: int64 ``(m)``: the scene of each block of rays.
+        point: Vector of ``(m, b)``: where the rays start.
+        out: Vector of ``(m, b)``: where they go, of length one.
+        own: int64 ``(m, b)``: the object that they start from.
+        fuse: Wraps elementwise functions.
+
+    Returns:
+        Distance ``(m, b)`` and index of the object; infinity and -1 for none.
+    """
+    n = world.present.shape[1]
+    best = torch.full_like(point[0], torch.inf).flatten()
+    which = torch.full_like(own, -1).flatten()
+    centre = world.position[scene].transpose(0, 1)[:, :, None]
+    away = sub(vec(centre), point)
+    along = dot(away, out)
+    ball = world.reach[scene].T[:, :, None]
+    near = (along > 0) & (dot(away, away) - along * along < ball * ball)
+    objects = torch.arange(n, device=own.device)[:, None, None]
+    near &= world.present[scene].T[:, :, None] & (own != objects)
+    k, ray = near.flatten(1).nonzero().unbind(1)
+    at = scene[ray // point[0].shape[1]]
+    kind = world.shape[at, k]
+    t = torch.empty(len(k), device=own.device)
+    for shape, hit in enumerate(HITS):
+        chosen = (kind == shape).nonzero().squeeze(1)
+        if len(chosen):
+            here, rays, whose = at[chosen], ray[chosen], k[chosen]
+            start, way = ([x.flatten()[rays] for x in a] for a in (point, out))
+            rotation = world.rotation[here, whose]
+            inverse = 1 / world.size[here, whose]
+            o = sub((start[0], start[1], start[2]), vec(world.position[here, whose]))
+            o = scale(rotate_back(rotation, o), inverse)
+            d = scale(rotate_back(rotation, (way[0], way[1], way[2])), inverse)
+            t[chosen] = fuse(hit)(o, d)
+    ends = torch.bincount(k, minlength=n).cumsum(0).tolist()
+    for i, (first, last) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        here, now = ray[first:last], t[first:last]
+        nearer = now < best[here]
+        which[here] = torch.where(nearer, i, which[here])
+        best[here] = torch.where(nearer, now, best[here])
+    return best.view_as(own), which.view_as(own)

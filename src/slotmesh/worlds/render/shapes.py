@@ -1,0 +1,144 @@
+"""Rays and the four shapes, in the object's own frame: every shape fits into [-1, 1]^3.
+
+Visibility is decided in float64 with these functions, on every device alike: they use correctly
+rounded operations only (+ - * / sqrt and comparisons).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds._exact import sqrt
+from slotmesh.worlds.render.vec import Vec, dot
+
+ROUNDING = 0.14
+"""Radius of the cube's edges over its half-extent."""
+BEVEL = 0.04
+"""Radius of the cylinder's rims over its radius."""
+RING, TUBE = 0.64, 0.36
+"""Radii of the torus: of the circle inside its tube, and of the tube."""
+_NEWTON = 5
+_MARCH = 40
+
+
+def hit_sphere(o: Vec, d: Vec) -> Tensor:
+    """Distance along ``o + t d`` to the unit sphere, in units of d; infinity for a miss."""
+    a, b = dot(d, d), dot(o, d)
+    inside = b * b - a * (dot(o, o) - 1)
+    t = (-b - sqrt(inside.clamp(min=0))) / a
+    return _kept(t, (inside >= 0) & (t > 0))
+
+
+def hit_cube(o: Vec, d: Vec) -> Tensor:
+    """As ``hit_sphere``, for the cube with rounded edges."""
+    near, far = _slab(o[0], d[0])
+    for axis in (1, 2):
+        enters, leaves = _slab(o[axis], d[axis])
+        near, far = torch.maximum(near, enters), torch.minimum(far, leaves)
+    core = 1 - ROUNDING
+    t, ok = near, (near <= far) & (near > 0)
+    # A convex function of t: Newton's method from outside never passes the first root.
+    for _ in range(_NEWTON):
+        value, slope = None, None
+        for x, dx in zip(o, d, strict=True):
+            p = x + t * dx
+            over = (p.abs() - core).clamp(min=0)
+            value = over * over if value is None else value + over * over
+            part = over * torch.where(p < 0, -dx, dx)
+            slope = part if slope is None else slope + part
+        t, ok = _newton(t, ok, value, slope, ROUNDING)  # type: ignore[arg-type]
+    return _kept(t, ok)
+
+
+def hit_cylinder(o: Vec, d: Vec) -> Tensor:
+    """As ``hit_sphere``, for the upright cylinder with rounded rims."""
+    a = _nonzero(d[0] * d[0] + d[1] * d[1])
+    b = o[0] * d[0] + o[1] * d[1]
+    inside = b * b - a * (o[0] * o[0] + o[1] * o[1] - 1)
+    root = sqrt(inside.clamp(min=0))
+    bottom, top = _slab(o[2], d[2])
+    near = torch.maximum((-b - root) / a, bottom)
+    far = torch.minimum((root - b) / a, top)
+    core = 1 - BEVEL
+    t, ok = near, (inside >= 0) & (near <= far) & (near > 0)
+    for _ in range(_NEWTON):
+        x, y, z = o[0] + t * d[0], o[1] + t * d[1], o[2] + t * d[2]
+        radius = sqrt(x * x + y * y)
+        side, cap = (radius - core).clamp(min=0), (z.abs() - core).clamp(min=0)
+        outward = (x * d[0] + y * d[1]) / radius.clamp(min=1e-6)
+        slope = side * outward + cap * torch.where(z < 0, -d[2], d[2])
+        t, ok = _newton(t, ok, side * side + cap * cap, slope, BEVEL)
+    return _kept(t, ok)
+
+
+def hit_torus(o: Vec, d: Vec) -> Tensor:
+    """As ``hit_sphere``, for the torus around the y axis."""
+    a, b = dot(d, d), dot(o, d)
+    inside = b * b - a * (dot(o, o) - 1)
+    root = sqrt(inside.clamp(min=0))
+    t, last = ((-b - root) / a).clamp(min=0), (root - b) / a
+    pace = 1 / sqrt(a)
+    distance = t
+    for _ in range(_MARCH):
+        x, y, z = o[0] + t * d[0], o[1] + t * d[1], o[2] + t * d[2]
+        ring = sqrt(x * x + z * z) - RING
+        distance = sqrt(ring * ring + y * y) - TUBE
+        t = torch.minimum(t + distance * pace, last)
+    return _kept(t, (inside >= 0) & (distance < 2e-3) & (t < last) & (t > 0))
+
+
+HITS: tuple[Callable[[Vec, Vec], Tensor], ...] = (hit_cube, hit_sphere, hit_cylinder, hit_torus)
+"""In the order of ``SHAPES``."""
+
+
+def normal(p: Vec, shape: Tensor) -> Vec:
+    """The outward normal (of any length) at points of the surfaces, in the object's frame."""
+    x, y, z = p
+    over = 1 - ROUNDING
+    radius = sqrt(x * x + y * y).clamp(min=1e-6)
+    side = (radius - (1 - BEVEL)).clamp(min=0) / radius
+    ring = RING / sqrt(x * x + z * z).clamp(min=1e-6)
+    cube, cylinder, torus = shape == 0, shape == 2, shape == 3
+
+    def pick(sphere: Tensor, box: Tensor, tube: Tensor, turned: Tensor) -> Tensor:
+        there = torch.where(cube, box, sphere)
+        return torch.where(torus, turned, torch.where(cylinder, tube, there))
+
+    return (
+        pick(x, _beyond(x, over), x * side, x - x * ring),
+        pick(y, _beyond(y, over), y * side, y),
+        pick(z, _beyond(z, over), _beyond(z, 1 - BEVEL), z - z * ring),
+    )
+
+
+def _beyond(x: Tensor, core: float) -> Tensor:
+    """How far x is outside [-core, core], with its sign."""
+    return x - x.clamp(-core, core)
+
+
+def _slab(o: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a ray enters and leaves the layer [-1, 1] of one coordinate."""
+    inverse = 1 / _nonzero(d)
+    middle, half = -o * inverse, inverse.abs()
+    return middle - half, middle + half
+
+
+def _nonzero(x: Tensor) -> Tensor:
+    """The same, with zeros replaced by something small: a ray along a face stays finite."""
+    return torch.where(x == 0, 1e-12, x)
+
+
+def _newton(
+    t: Tensor, ok: Tensor, value: Tensor, slope: Tensor, radius: float
+) -> tuple[Tensor, Tensor]:
+    """One step on (squared distance to the core) - radius^2, of which slope is half the rate."""
+    above = value - radius * radius
+    # Outside and not coming nearer: a convex function has no root ahead.
+    ok = ok & ((above < 1e-9) | (slope < 0))
+    step = above.clamp(min=0) / (-2 * slope).clamp(min=1e-9)
+    return torch.where(ok, t + step, t), ok
+
+
+def _kept(t: Tensor, ok: Tensor) -> Tensor:
+    return torch.where(ok, t, torch.inf)

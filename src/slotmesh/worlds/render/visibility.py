@@ -1,0 +1,188 @@
+"""Which object each pixel shows: float64 and correctly rounded, the same bits on every device.
+
+A ray is tested only against objects whose box on the image touches the ray's tile of pixels.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds.render.camera import Camera, camera_of
+from slotmesh.worlds.render.scene import Lens, Scene
+from slotmesh.worlds.render.shapes import HITS
+from slotmesh.worlds.render.threads import spread
+from slotmesh.worlds.render.vec import Vec, add, dot, rotate_back, scale, sub, vec
+
+TILE = 8
+"""Side of a tile in pixels."""
+_NEAR = 0.05
+_CHUNK = {"cpu": 8, "cuda": 2048}
+"""Scenes at once: on a CPU few enough to stay in its cache."""
+
+
+class Visible(NamedTuple):
+    """What the rays through the pixels' centres meet."""
+
+    mask: Tensor
+    """uint8 ``(batch, H, W)``: 1 + the object's index, 0 for none."""
+    depth: Tensor
+    """float64 ``(batch, H, W)``: distance along the camera's axis; infinity for no object."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The camera as every object sees it: scaled and turned into the object's frame.
+
+    All are ``(batch * n, 3)``; the ray ``o + t (f + u r + v d)`` with u, v in [-1, 1] over the
+    image has depth t.
+    """
+
+    o: Tensor
+    f: Tensor
+    r: Tensor
+    d: Tensor
+    shape: Tensor
+    """int64 ``(batch * n)``."""
+
+
+def look_at(scene: Scene, size: tuple[int, int], lens: Lens) -> Visible:
+    """The object at every pixel's centre."""
+    step = _CHUNK.get(scene.position.device.type, 16)
+    chunks = [scene[i : i + step] for i in range(0, max(len(scene), 1), step)]
+    parts = spread(lambda part: _look_at(part, size, lens), chunks, scene.position.device)
+    return Visible(torch.cat([p.mask for p in parts]), torch.cat([p.depth for p in parts]))
+
+
+def _look_at(scene: Scene, size: tuple[int, int], lens: Lens) -> Visible:
+    n_scenes, n = scene.present.shape
+    height, width = size
+    camera = camera_of(scene)
+    frames = frames_of(scene, lens)
+    down, across = -(-height // TILE), -(-width // TILE)
+    row, low_x, low_y, wide, count = _boxes(scene, camera, lens, size)
+    # By object first: no tile comes twice within an object, so each round writes plainly.
+    which = torch.repeat_interleave(torch.arange(len(row), device=row.device), count)
+    start = count.cumsum(0) - count
+    place = torch.arange(len(which), device=row.device) - start[which]
+    tile_x = low_x[which] + place % wide[which]
+    tile_y = low_y[which] + place // wide[which]
+    which = row[which]
+
+    step = torch.arange(TILE, dtype=torch.float64, device=row.device)
+    u = ((tile_x * TILE)[:, None] + 0.5 + step) * (2 / width) - 1
+    v = ((tile_y * TILE)[:, None] + 0.5 + step) * (2 / height) - 1
+    pixels = (len(which), TILE, TILE)
+    t = cast(frames, which, u[:, None, :].expand(pixels), v[:, :, None].expand(pixels))
+
+    whole = (n_scenes * down * across, TILE, TILE)
+    depth = torch.full(whole, torch.inf, dtype=torch.float64, device=row.device)
+    mask = torch.zeros_like(depth, dtype=torch.uint8)
+    where = ((which // n) * down + tile_y) * across + tile_x
+    ends = torch.bincount(which % n, minlength=n).cumsum(0).tolist()
+    for k, (first, last) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        here, now = where[first:last], t[first:last]
+        before = depth[here]
+        nearer = now < before
+        depth[here] = torch.where(nearer, now, before)
+        mask[here] = torch.where(nearer, k + 1, mask[here])
+    return Visible(untile(mask, n_scenes, size), untile(depth, n_scenes, size))
+
+
+def cast(frames: Frames, which: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """Depth at which rays meet given objects: ``(p)`` objects, ``(p, ...)`` rays each."""
+    t = torch.empty(u.shape, dtype=torch.float64, device=u.device)
+    kind = frames.shape[which]
+    for shape, hit in enumerate(HITS):
+        chosen = (kind == shape).nonzero().squeeze(1)
+        if len(chosen):
+            obj = which[chosen]
+            a, b = u[chosen], v[chosen]
+            lift = (slice(None), *([None] * (u.ndim - 1)))
+            o, f, r, d = (
+                [x[:, i][lift] for i in range(3)]
+                for x in (frames.o[obj], frames.f[obj], frames.r[obj], frames.d[obj])
+            )
+            ray = [f[i] + a * r[i] + b * d[i] for i in range(3)]
+            t[chosen] = hit((o[0], o[1], o[2]), (ray[0], ray[1], ray[2]))
+    return t
+
+
+def frames_of(scene: Scene, lens: Lens) -> Frames:
+    """The camera of each scene as its objects see it."""
+    camera, inverse = camera_of(scene), 1 / scene.size
+
+    def seen(a: Vec) -> Tensor:
+        parts = scale(rotate_back(scene.rotation, a), inverse)
+        return torch.stack(parts, dim=-1).flatten(0, 1)
+
+    eye, right, down, forward = (_per_object(a) for a in camera)
+    return Frames(
+        seen(sub(eye, vec(scene.position))),
+        seen(forward),
+        seen(scale(right, lens.tan_x)),
+        seen(scale(down, lens.tan_y)),
+        scene.shape.flatten(),
+    )
+
+
+def _boxes(
+    scene: Scene, camera: Camera, lens: Lens, size: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The tiles that each object's bounding cube touches, by object first, then by scene.
+
+    Returns:
+        Row of `Frames`, first tile across and down, tiles a row, tiles in all; each
+        ``(n * batch)``.
+    """
+    eye, right, down, forward = (_per_object(a) for a in camera)
+    centre = sub(vec(scene.position), eye)
+    sides = [scale(vec(scene.rotation[..., :, i]), scene.size) for i in range(3)]
+    us, vs, depths = [], [], []
+    for signs in range(8):
+        corner = centre
+        for i, side in enumerate(sides):
+            corner = sub(corner, side) if signs >> i & 1 else add(corner, side)
+        depths.append(dot(corner, forward))
+        flat = depths[-1].clamp(min=_NEAR)
+        us.append(dot(corner, right) / flat * (1 / lens.tan_x))
+        vs.append(dot(corner, down) / flat * (1 / lens.tan_y))
+    u, v = torch.stack(us), torch.stack(vs)
+    # A cube across the camera's plane may be anywhere on the image.
+    crossing = torch.stack(depths).amin(0) < _NEAR
+    first, last = [], []
+    for at, n in ((u, size[1]), (v, size[0])):
+        low, high = at.amin(0), at.amax(0)
+        tiles = -(-n // TILE)
+        begin = torch.where(crossing, 0.0, ((low + 1) * (n / 2) / TILE).floor())
+        end = torch.where(crossing, float(tiles), ((high + 1) * (n / 2) / TILE).floor() + 1)
+        first.append(begin.clamp(0, tiles).long().T.flatten())
+        last.append(end.clamp(0, tiles).long().T.flatten())
+    wide, tall = last[0] - first[0], last[1] - first[1]
+    shown = scene.present.T.flatten()
+    row = torch.arange(scene.present.numel(), device=shown.device)
+    row = row.view(scene.present.shape).T.flatten()
+    return row, first[0], first[1], wide.clamp(min=1), wide * tall * shown
+
+
+def _per_object(a: Vec) -> Vec:
+    return a[0][:, None], a[1][:, None], a[2][:, None]
+
+
+def untile(x: Tensor, batch: int, size: tuple[int, int]) -> Tensor:
+    """Tiles ``(batch * tiles, TILE, TILE)`` put together and cut to images."""
+    down, across = -(-size[0] // TILE), -(-size[1] // TILE)
+    whole = x.reshape(batch, down, across, TILE, TILE).transpose(2, 3)
+    whole = whole.reshape(batch, down * TILE, across * TILE)
+    return whole[:, : size[0], : size[1]].contiguous()
+
+
+def tile(x: Tensor) -> Tensor:
+    """Images cut into tiles: ``(batch, H, W)`` to ``(batch, tiles * TILE * TILE)``.
+
+    Pixels that follow each other then lie close together; the last tiles are filled with zeros.
+    """
+    height, width = x.shape[1:]
+    padded = torch.nn.functional.pad(x, (0, -width % TILE, 0, -height % TILE))
+    return padded.unflatten(2, (-1, TILE)).unflatten(1, (-1, TILE)).transpose(2, 3).flatten(1)

@@ -1,0 +1,51 @@
+"""The record that every world and every reader returns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A batch of labelled images (or videos).
+
+    Object ``i`` of the table is the pixels where ``mask == i + 1``; 0 is the background.
+    """
+
+    image: Tensor
+    """uint8 ``(batch, 3, H, W)``, or ``(batch, T, 3, H, W)`` for video; RGB."""
+    mask: Tensor
+    """uint8 ``(batch, H, W)`` or ``(batch, T, H, W)``: index of the object, 0 the background."""
+    objects: dict[str, Tensor]
+    """Columns of the table of objects, each ``(batch, max_objects, ...)``; for video, columns that
+    change over time are ``(batch, T, max_objects, ...)``. Padded with zeros."""
+    present: Tensor
+    """bool ``(batch, max_objects)``, or ``(batch, T, max_objects)`` for video: True where an
+    object is real (and, in a video, visible in that frame)."""
+    index: Tensor
+    """int64 ``(batch)``: which samples these are."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same record on another device."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved["objects"] = {k: v.to(device) for k, v in self.objects.items()}
+        for name in ("image", "mask", "present", "index"):
+            moved[name] = moved[name].to(device)
+        return replace(self, **moved)
+
+    @classmethod
+    def join(cls, parts: Sequence["Sample"]) -> "Sample":
+        """Batches after one another, as one."""
+        return cls(
+            torch.cat([p.image for p in parts]),
+            torch.cat([p.mask for p in parts]),
+            {k: torch.cat([p.objects[k] for p in parts]) for k in parts[0].objects},
+            torch.cat([p.present for p in parts]),
+            torch.cat([p.index for p in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.index)
