@@ -11,7 +11,7 @@ import torch
 from slotmesh.readers import BadRecord, HDF5Reader, VectorReader
 from slotmesh.readers._hdf5_layout import write
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES
-from slotmesh.worlds import RandomObjects
+from slotmesh.worlds import MultiDSprites, RandomObjects
 from slotmesh.worlds.sample import Sample
 
 
@@ -79,6 +79,14 @@ def test_what_the_writer_writes(tmp_path: Path) -> None:
     for name in ("image", "mask", "present", "index"):
         assert torch.equal(getattr(found, name), getattr(sample, name))
     assert all(torch.equal(found.objects[k], v) for k, v in sample.objects.items())
+    assert HDF5Reader(path).has_masks
+
+
+def test_a_dataset_without_masks_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    sample = MultiDSprites().sample(range(4))
+    write(path, lambda start: [sample], n=4, source="clevr", settings={"has_masks": False})
+    assert not HDF5Reader(path).has_masks
 
 
 def test_vectors(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """HDF5 files: slotmesh's own export, and the layout of the MESH authors' files."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,7 +75,8 @@ class HDF5Reader(Reader):
         own = file.attrs.get("format") == FORMAT
         self._layout = OwnLayout(file, self.path) if own else AuthorsLayout(file, self.path)
         self.max_objects = self._layout.max_objects
-        self.has_masks = bool(file.attrs.get("has_masks", True))
+        settings = json.loads(str(file.attrs.get("settings", "{}"))) if own else {}
+        self.has_masks = bool(settings.get("has_masks", True))
         bgr = self._layout.dataset in ("clevrtex", "clevrer")
         self._flip = bgr if channels == "auto" else channels == "bgr"
         splits = {"all": range(self._layout.n), **_SPLITS.get(self._layout.dataset, {})}

@@ -78,7 +78,9 @@ def run_convert(convert: Convert, console: Console | None = None) -> Written:
             n=n,
             source=convert.dataset,
             # The folder's name, not its path: files may be handed on.
-            settings=json.loads(json.dumps(options)) | {"root": convert.root.resolve().name},
+            settings=json.loads(json.dumps(options))
+            | {"root": convert.root.resolve().name}
+            | ({} if reader.has_masks else {"has_masks": False}),
             overwrite=convert.overwrite,
             on_progress=lambda done: progress.update(bar, completed=done),
         )
