@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slotmesh.readers import BadRecord, HDF5Reader, VectorReader
-from slotmesh.readers._hdf5_layout import write
+from slotmesh.readers._hdf5_writer import write
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES
 from slotmesh.worlds import MultiDSprites, RandomObjects
 from slotmesh.worlds.sample import Sample

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import slotmesh
 from slotmesh.readers import HDF5Reader
 from slotmesh.readers import _hdf5_layout as layout
-from slotmesh.readers._hdf5_layout import Skipped, WriteError, write
+from slotmesh.readers._hdf5_layout import Skipped, WriteError
+from slotmesh.readers._hdf5_writer import Records, write
 from slotmesh.worlds import MultiDSprites, RandomObjects, Sample
 
 SOURCE = {"source": "test", "settings": {"seed": 0}}
@@ -57,7 +58,7 @@ def contents(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def plain(n: int, batch: int = 7) -> layout.Records:
+def plain(n: int, batch: int = 7) -> Records:
     def records(start: int) -> Iterator[Sample]:
         for first in range(start, n, batch):
             yield tiny(range(first, min(first + batch, n)))
@@ -171,6 +172,7 @@ KILLED = """
 import sys, time
 import torch
 from slotmesh.readers import _hdf5_layout as layout
+from slotmesh.readers._hdf5_writer import write
 from slotmesh.worlds import MultiDSprites
 torch.set_num_threads(1)
 layout._BLOCK_BYTES = 2 ** 18
@@ -179,7 +181,7 @@ def records(start):
         if {slow}:
             time.sleep(0.01)
         yield MultiDSprites().sample(range(i, i + 4))
-done = layout.write(sys.argv[1], records, n=200, source="test", settings=dict(seed=0))
+done = write(sys.argv[1], records, n=200, source="test", settings=dict(seed=0))
 print(done.resumed_at)
 """
 
@@ -219,7 +221,8 @@ FULL = """
 import resource, sys
 from pathlib import Path
 import torch
-from slotmesh.readers._hdf5_layout import WriteError, write
+from slotmesh.readers._hdf5_layout import WriteError
+from slotmesh.readers._hdf5_writer import write
 from slotmesh.worlds import MultiDSprites
 torch.set_num_threads(1)
 most = int(sys.argv[2])

@@ -17,6 +17,7 @@ from slotmesh.worlds.clevr import (
     CLEVR_SIZES,
     Clevr,
 )
+from slotmesh.worlds.clevrtex import ClevrTex
 from slotmesh.worlds.render.camera import project
 
 SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "clevr_v1"
@@ -173,6 +174,18 @@ def test_scenes_are_the_same_at_every_size(batch):
     assert (small.objects["visible"][there] - expected).abs().max() < 6
 
 
+def test_small_images_label_only_what_they_show():
+    world = Clevr(seed=0, size=16)
+    sample = world.sample(range(64))
+    placed = world.scenes(torch.arange(64))[0].present
+    counts = torch.stack([(sample.mask == k + 1).sum((1, 2)) for k in range(10)], dim=1)
+    assert (placed & ~sample.present).any()
+    assert torch.equal(sample.present, placed & (counts >= world.min_pixels))
+    assert torch.equal(sample.objects["visible"], counts)
+    for name, column in sample.objects.items():
+        assert not column[~sample.present].any(), name
+
+
 def test_seeds_are_other_datasets():
     a, b = (Clevr(seed=s).scenes(torch.arange(8))[1]["position"] for s in (0, 1))
     assert not torch.equal(a, b)
@@ -242,3 +255,16 @@ def test_bad_entries_are_named():
         Clevr.from_json([])
     with pytest.raises(ValueError, match="size is 0"):
         Clevr(size=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", [Clevr, ClevrTex])
+def test_the_gpu_makes_the_same_samples(kind):
+    here = kind(seed=7).sample(range(8))
+    there = kind(seed=7, device="cuda", compile=False).sample(range(8)).to("cpu")
+    assert torch.equal(there.mask, here.mask)
+    for name, column in there.objects.items():
+        assert torch.equal(column, here.objects[name]), name
+    off = (there.image.int() - here.image.int()).abs()
+    assert (off > 1).float().mean() < 1e-3

@@ -70,9 +70,29 @@ def test_the_record_is_whole(batch):
     assert batch.image.shape == (16, 3, 64, 64)
     counts = torch.stack([(batch.mask == k + 1).sum((1, 2)) for k in range(10)], dim=1)
     assert torch.equal(counts, batch.objects["visible"])
-    assert torch.equal(batch.present, counts > 0)
+    assert torch.equal(batch.present, counts >= 4)
     for name, column in batch.objects.items():
         assert not column[~batch.present].any(), name
+
+
+def test_slivers_at_the_edge_of_the_crop_are_background():
+    world = ClevrTex(seed=0)
+    scene, _ = world.scenes(torch.arange(120))
+    mask = look_at(scene, (64, 64), world.lens).mask
+    counts = torch.stack([(mask == k + 1).sum((1, 2)) for k in range(10)], dim=1)
+    sliver = (counts > 0) & (counts < 4)
+    which = sliver.any(1).nonzero().squeeze(1)
+    assert len(which) >= 2
+    sample = world.sample(which)
+    assert sample.objects["visible"][sample.present].min() >= 4
+    assert torch.equal(sample.present, counts[which] >= 4)
+    for row, k in sliver[which].nonzero().tolist():
+        there = mask[which[row]] == k + 1
+        assert not sample.mask[row][there].any()
+        mask[which[row]][there] = 0
+    assert torch.equal(sample.mask, mask[which])
+    for name, column in sample.objects.items():
+        assert not column[~sample.present].any(), name
 
 
 def test_samples_do_not_depend_on_their_batch(batch):

@@ -272,7 +272,7 @@ def test_far_samples_cost_no_more_memory() -> None:
 
 
 def test_bad_settings_are_told() -> None:
-    with pytest.raises(ValueError, match="size is 8, expected 32 to 1024"):
+    with pytest.raises(ValueError, match="size is 8, expected 16 to 1024"):
         MultiDSprites(size=8)
     for wrong in (0, 41):
         with pytest.raises(ValueError, match=f"min_visible is {wrong}, expected 1 to 40"):

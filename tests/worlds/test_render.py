@@ -342,15 +342,33 @@ def test_bumps_change_the_light():
     assert (image.int() - plain.int()).abs().float().mean() > 5
 
 
+def check_devices(
+    scene: Scene,
+    lens: Lens = CLEVR_LENS,
+    size: int = 64,
+    compile: bool = False,  # noqa: A002
+) -> None:
+    """The CPU's picture, and that of the GPU."""
+    here = render(scene, size, lens=lens)
+    there = render(scene.to("cuda"), size, lens=lens, compile=compile)
+    assert torch.equal(here[1], there[1].cpu())
+    off = (here[0].int() - there[0].cpu().int()).abs()
+    assert (off > 1).float().mean() < 1e-3
+
+
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_devices_agree():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
     world = ClevrTex(seed=1)
     textured, _ = world.scenes(torch.arange(4))
-    for scene, lens in ((random_scene(0), CLEVR_LENS), (textured, world.lens)):
-        here = render(scene, 64, lens=lens)
-        there = render(scene.to("cuda"), 64, lens=lens)
-        assert torch.equal(here[1], there[1].cpu())
-        off = (here[0].int() - there[0].cpu().int()).abs()
-        assert (off > 1).float().mean() < 1e-3
+    check_devices(random_scene(0))
+    check_devices(replace(random_scene(1), material=torch.full((1, 5), METAL)))
+    check_devices(textured, world.lens)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_compiled_shading_agrees():
+    # One shape, without textures: each of them is compiled on its own, for some seconds.
+    balls = [{"at": (0, 0, 0.7), "material": METAL}, {"at": (1.9, 0.5, 0.7)}]
+    check_devices(make_scene(balls), size=32, compile=True)

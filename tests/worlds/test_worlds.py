@@ -1,10 +1,23 @@
 """What holds in every world that makes pictures, and how worlds are found by name."""
 
+import weakref
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from slotmesh.worlds import WORLDS, Sample, World, make_world
+from slotmesh.worlds import (
+    WORLDS,
+    MultiDSprites,
+    RandomObjects,
+    Sample,
+    VectorSample,
+    World,
+    make_world,
+)
 
 PICTURES = [name for name in WORLDS if name != "random-objects"]
 FAR = 10**12
@@ -55,3 +68,73 @@ def test_worlds_are_found_by_name() -> None:
         make_world("clever")
     with pytest.raises(ValueError, match=r"multi-dsprites does not take these settings: .*colour"):
         make_world("multi-dsprites", colour=1)
+
+
+def tensors(record: Sample | VectorSample) -> dict[str, torch.Tensor]:
+    """All tensors of a record, by name."""
+    parts = dict(vars(record))
+    return parts | parts.pop("objects", {})
+
+
+@pytest.fixture(scope="module", params=["multi-dsprites", "clevrer-s", "random-objects"])
+def record(request: pytest.FixtureRequest) -> Sample | VectorSample:
+    return make_world(request.param, seed=1).sample(range(20, 25))
+
+
+def test_a_slice_of_a_record_is_one_too(record: Sample | VectorSample) -> None:
+    whole = tensors(record)
+    for rows in (slice(2), slice(1, 4), slice(-2, None), slice(None, None, 2), slice(9, 12)):
+        part = record[rows]
+        assert type(part) is type(record)
+        assert len(part) == len(range(5)[rows])
+        found = tensors(part)
+        assert found.keys() == whole.keys()
+        for name, tensor in found.items():
+            assert torch.equal(tensor, whole[name][rows]), name
+    for wrong in (1, None, (slice(2), slice(2))):
+        with pytest.raises(TypeError, match="expected a slice"):
+            record[wrong]  # pyright: ignore
+    with pytest.raises(TypeError, match="expected a slice"):
+        list(record)  # pyright: ignore
+
+
+@pytest.mark.parametrize("kind", [MultiDSprites, RandomObjects])
+@given(st.integers(1, 4), st.integers(0, 50), st.integers(1, 4))
+def test_batches_are_the_same_however_many_are_drawn_at_once(
+    kind: type[MultiDSprites | RandomObjects], size: int, start: int, ahead: int
+) -> None:
+    world = kind(seed=5)
+    found = islice(world.batches(size, start, ahead=ahead), 5)
+    for first, batch in zip(range(start, start + 5 * size, size), found, strict=True):
+        expected = tensors(world.sample(range(first, first + size)))
+        for name, tensor in tensors(batch).items():
+            assert torch.equal(tensor, expected[name]), name
+
+
+def test_what_was_drawn_is_let_go_of_before_the_next() -> None:
+    class Watched(RandomObjects):
+        drawn: weakref.ref[VectorSample] | None = None
+        lengths: list[int] = []  # noqa: RUF012
+
+        def make(self, index: torch.Tensor) -> VectorSample:
+            assert self.drawn is None or self.drawn() is None
+            made = super().make(index)
+            self.drawn = weakref.ref(made)
+            self.lengths.append(len(made))
+            return made
+
+    world = Watched(dim=2)
+    for i, batch in enumerate(islice(world.batches(3, ahead=4), 12)):
+        assert len(batch) == 3
+        assert len(world.lengths) == i // 4 + 1
+    assert world.lengths == [12] * 3
+
+
+def test_bad_batches_are_told_at_once() -> None:
+    world = RandomObjects()
+    with pytest.raises(ValueError, match="batch_size is 0, start 0 and ahead 1, expected at least"):
+        world.batches(0)
+    with pytest.raises(ValueError, match="start -1"):
+        world.batches(8, start=-1)
+    with pytest.raises(ValueError, match="ahead 0"):
+        world.batches(8, ahead=0)

@@ -1,13 +1,14 @@
 """What CLEVR and ClevrTex have in common: objects on a table, placed by the same rules."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from slotmesh.worlds._placement import Footprints, Layout, cos_sin, place
 from slotmesh.worlds._random import integers, uniform
+from slotmesh.worlds._slivers import drop_slivers, min_pixels, visible_pixels
 from slotmesh.worlds.render import SHAPES, Lens, Scene, yaw_matrix
 from slotmesh.worlds.render.camera import CLEVR_CAMERA, project
 from slotmesh.worlds.render.caster import paint
@@ -32,16 +33,13 @@ class Rule(NamedTuple):
 
 
 class Tabletop(World):
-    """Three to ten objects on a plane.
-
-    Args:
-        seed: Another seed is another dataset.
-        device: Where samples are made.
-        size: Side of the images in pixels.
-        compile: Whether shading is fused with ``torch.compile``; None does so on CUDA.
-    """
+    """Three to ten objects on a plane; the worlds that are made of it document its arguments."""
 
     max_objects = 10
+    kinds: ClassVar[dict[str, tuple[str, ...]]]
+    """Names of what is drawn uniformly for every object, by columns of the table."""
+    extents: tuple[float, ...]
+    """Radii in the rule of distances, by the column ``size``."""
     lens: Lens
     """What the image shows."""
     look: Look = CLEVR_LOOK
@@ -66,8 +64,13 @@ class Tabletop(World):
         self.size = size
         self.compile = compile
 
+    @property
+    def min_pixels(self) -> int:
+        """Pixels that an object must show to be present: 4 at 64x64, in proportion elsewhere."""
+        return min_pixels(self.size)
+
     def make(self, index: Tensor) -> Sample:
-        """The samples of these indices."""
+        """The samples of these indices, int64 ``(batch)`` on the world's device."""
         step = _CHUNK.get(self.device.type, 32)
         if self.device.type == "cpu":
             # At least one part for every thread.
@@ -87,9 +90,15 @@ class Tabletop(World):
     def _draw(self, index: Tensor) -> tuple[dict[str, Tensor], Scene]:
         """What the objects are: columns of the table, and scenes without places and rotations."""
 
-    @abstractmethod
+    def _draw_kinds(self, index: Tensor) -> dict[str, Tensor]:
+        """The columns of ``kinds``: int64 ``(batch, n)``."""
+        n = (self.max_objects,)
+        return {k: integers(self.seed, index, k, len(v), n) for k, v in self.kinds.items()}
+
     def _radius(self, table: dict[str, Tensor]) -> Tensor:
         """The size in the rule of distances: float64 ``(batch, n)``."""
+        size = table["size"]
+        return torch.tensor(self.extents, dtype=torch.float64, device=size.device)[size]
 
     def _make(self, index: Tensor) -> Sample:
         scene, table, seen = self._scenes(index)
@@ -97,10 +106,9 @@ class Tabletop(World):
         if (self.lens, size) != (self.rule.lens, self.rule.size):
             seen = look_at(scene, size, self.lens)
         image = paint(scene, seen, lens=self.lens, look=self.look, compile=self.compile)
-        counts = visible_pixels(seen.mask, self.max_objects)
-        present = scene.present & (counts > 0)
-        table = {"visible": counts, **table}
-        return Sample(image, seen.mask, _masked(table, present), present, index)
+        mask, present, visible = drop_slivers(seen.mask, self.max_objects, self.min_pixels)
+        table = {"visible": visible, **table}
+        return Sample(image, mask, _masked(table, present), present, index)
 
     def _scenes(self, index: Tensor) -> tuple[Scene, dict[str, Tensor], Visible]:
         table, blank = self._draw(index)
@@ -153,13 +161,6 @@ class Tabletop(World):
             lamps=lamps,
             **what,
         )
-
-
-def visible_pixels(mask: Tensor, n: int) -> Tensor:
-    """How many pixels each of n objects shows: int64 ``(batch, n)``."""
-    which = torch.arange(len(mask), device=mask.device)[:, None] * (n + 1) + mask.flatten(1)
-    counts = torch.bincount(which.flatten(), minlength=len(mask) * (n + 1))
-    return counts.view(-1, n + 1)[:, 1:]
 
 
 def _stand(scene: Scene, layout: Layout) -> Scene:

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slotmesh.worlds._random import integers
 from slotmesh.worlds._tabletop import Rule, Tabletop
 from slotmesh.worlds.render import CLEVR_LENS, SHAPES, Scene, render, yaw_matrix
 from slotmesh.worlds.render.camera import fit_camera
@@ -45,7 +44,9 @@ class Clevr(Tabletop):
     Objects keep a distance of 0.25, a margin of 0.4 along the table's axes, and do not touch.
     Every object shows at least 43 pixels of the 128x128 mask (CLEVR's 200 of 320x240), decided
     on that grid in float64 with correctly rounded operations, so that it is the same decision on
-    every device, and the same scenes at every size.
+    every device, and the same scenes at every size. In small images an object may show less: one
+    of fewer than ``min_pixels`` pixels (4 at 64x64, in proportion elsewhere, at least 1) is not
+    ``present``, and these pixels count as background.
 
     Columns of the table of objects: ``position`` (x, y, z), ``pixel`` (x, y in the 480x320 pixels
     of the original, depth), ``rotation`` (degrees), ``size``, ``color``, ``material``, ``shape``
@@ -66,32 +67,28 @@ class Clevr(Tabletop):
     """
 
     name = "clevr"
+    kinds: ClassVar = {
+        "size": CLEVR_SIZES,
+        "color": CLEVR_COLOURS,
+        "material": CLEVR_MATERIALS,
+        "shape": CLEVR_SHAPES,
+    }
+    extents = _EXTENTS
     lens = CLEVR_LENS
     rule = Rule(CLEVR_LENS, (128, 128), math.ceil(200 * 128 * 128 / (320 * 240)))
     whole = (_FOCAL, _WIDTH, _HEIGHT)
 
     def _draw(self, index: Tensor) -> tuple[dict[str, Tensor], Scene]:
-        names = {
-            "size": CLEVR_SIZES,
-            "color": CLEVR_COLOURS,
-            "material": CLEVR_MATERIALS,
-            "shape": CLEVR_SHAPES,
-        }
-        table = {
-            k: integers(self.seed, index, k, len(v), (self.max_objects,)) for k, v in names.items()
-        }
+        table = self._draw_kinds(index)
         rgb = torch.tensor(CLEVR_RGB, dtype=torch.float64, device=index.device) / 255
         scene = self._blank(
             index,
-            size=_extents(index.device)[table["size"]],
+            size=self._radius(table),
             shape=table["shape"],
             material=table["material"],
             colour=rgb[table["color"]],
         )
         return table, scene
-
-    def _radius(self, table: dict[str, Tensor]) -> Tensor:
-        return _extents(table["size"].device)[table["size"]]
 
     @staticmethod
     def from_json(
@@ -116,10 +113,6 @@ class Clevr(Tabletop):
         """Image and mask of real CLEVR scenes: ``(n, 3, size, size)`` and ``(n, size, size)``."""
         scene = self.from_json(entries, self.device)
         return render(scene, self.size, lens=self.lens, compile=self.compile)
-
-
-def _extents(device: torch.device) -> Tensor:
-    return torch.tensor(_EXTENTS, dtype=torch.float64, device=device)
 
 
 def _from_json(entries: list[Mapping[str, Any]]) -> Scene:

@@ -11,6 +11,7 @@ from torch import Tensor
 from slotmesh.worlds._clevrer_scene import LENS, make_scene, scene_of_annotation
 from slotmesh.worlds._clevrer_start import MAX_BODIES, Start, draw_start
 from slotmesh.worlds._dynamics import HALF_EXTENT, N_FRAMES, SHAPES, Trajectory, simulate
+from slotmesh.worlds._slivers import drop_slivers, min_pixels
 from slotmesh.worlds.clevr import CLEVR_COLOURS, CLEVR_MATERIALS
 from slotmesh.worlds.render import Scene, render
 from slotmesh.worlds.render.visibility import look_at
@@ -104,7 +105,7 @@ class Clevrer(World):
     @property
     def min_pixels(self) -> int:
         """Pixels that an object must show to be present: 4 at 64x64, in proportion elsewhere."""
-        return max(1, round(4 * (self.size / 64) ** 2))
+        return min_pixels(self.size)
 
     def motion(self, index: Tensor) -> tuple[Start, Trajectory]:
         """What moves in the videos ``index`` and how, without pixels; float64, ``MAX_BODIES``."""
@@ -116,7 +117,7 @@ class Clevrer(World):
         start, path = self.motion(index)
         image, mask = render(_scenes(start, path), self.size, lens=LENS, compile=self.compile)
         image, mask = (x.unflatten(0, path.yaw.shape[:2]) for x in (image, mask))
-        mask, present, visible = self._drop_slivers(mask)
+        mask, present, visible = drop_slivers(mask, self.max_objects, self.min_pixels)
         objects = {**self._table(start, path), "visible": visible}
         return Sample(image, mask, objects, present, index)
 
@@ -128,7 +129,8 @@ class Clevrer(World):
             look_at(scene[first : first + _CHUNK], (self.size, self.size), LENS).mask
             for first in range(0, len(scene), _CHUNK)
         ]
-        return self._drop_slivers(torch.cat(parts).unflatten(0, path.yaw.shape[:2]))[:2]
+        mask = torch.cat(parts).unflatten(0, path.yaw.shape[:2])
+        return drop_slivers(mask, self.max_objects, self.min_pixels)[:2]
 
     def render_annotation(
         self, annotation: Mapping[str, Any], frames: Sequence[int] | None = None
@@ -142,16 +144,6 @@ class Clevrer(World):
         chosen = self.frames if frames is None else _check_frames(frames)
         scene = scene_of_annotation(annotation, chosen).to(self.device)
         return render(scene, self.size, lens=LENS, compile=self.compile)
-
-    def _drop_slivers(self, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The mask without objects that show too few pixels, who is present, and their pixels."""
-        numbers = range(1, self.max_objects + 1)
-        pixels = torch.stack([(mask == k).flatten(-2).sum(-1) for k in numbers], dim=-1)
-        present = pixels >= self.min_pixels
-        number = torch.tensor(numbers, device=mask.device, dtype=mask.dtype)
-        kept = F.pad(number * present, (1, 0))
-        mask = kept.gather(-1, mask.flatten(-2).to(torch.int64)).reshape(mask.shape)
-        return mask, present, pixels * present
 
     def _table(self, start: Start, path: Trajectory) -> dict[str, Tensor]:
         extra = self.max_objects - MAX_BODIES

@@ -1,5 +1,7 @@
 """ClevrTex: CLEVR with textured objects on a textured ground."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,6 @@ the square root of 2."""
 CLEVRTEX_MATERIALS = tuple(t.name for t in TEXTURES)
 """Names of the columns ``material`` and ``ground``, in order."""
 
-_EXTENTS = (0.4, 0.6, 0.9)
 _FOCAL, _WIDTH, _HEIGHT, _CROP = 350.0, 320.0, 240.0, 192.0
 _WHOLE = Lens.of(_FOCAL, _WIDTH, _HEIGHT)
 
@@ -30,13 +31,14 @@ class ClevrTex(Tabletop):
     closed forms cannot draw), three sizes, and a material drawn independently for every object and
     for the ground. Every object shows more than 200 pixels of the whole 320x240 view, decided on
     a grid of half that size. The image is the middle 192x192 of that view, as the paper crops it,
-    so an object may lie partly or wholly outside of it: ``present`` is False for those that show
-    no pixel.
+    so an object may lie partly or wholly outside of it. ``present`` are those that show at least
+    ``min_pixels`` pixels of the image (4 at 64x64, in proportion elsewhere, at least 1); the few
+    pixels of others count as background.
 
-    Columns of the table of objects: ``position``, ``pixel`` (x, y in the 320x240 pixels of the
-    whole view, depth), ``rotation`` (degrees), ``size``, ``shape``, ``material`` (indices into
-    ``CLEVRTEX_SIZES``, ``CLEVRTEX_SHAPES``, ``CLEVRTEX_MATERIALS``), ``ground`` (the ground's
-    material, the same for all objects of a scene) and ``visible`` (pixels of the mask).
+    Columns of the table of objects are those of CLEVR, with other names (``CLEVRTEX_SIZES``,
+    ``CLEVRTEX_SHAPES``, ``CLEVRTEX_MATERIALS``) and with ``ground``, the material of the ground,
+    which is the same for all objects of a scene, instead of ``color``. ``pixel`` is a place in
+    the 320x240 pixels of the whole view.
 
     Args:
         seed: Another seed is another dataset.
@@ -51,6 +53,12 @@ class ClevrTex(Tabletop):
     """
 
     name = "clevrtex"
+    kinds: ClassVar = {
+        "size": CLEVRTEX_SIZES,
+        "shape": CLEVRTEX_SHAPES,
+        "material": CLEVRTEX_MATERIALS,
+    }
+    extents = (0.4, 0.6, 0.9)
     lens = Lens.of(_FOCAL, _WIDTH, _HEIGHT, crop=(_CROP, _CROP))
     look = CLEVRTEX_LOOK
     rule = Rule(_WHOLE, (120, 160), 51)
@@ -68,25 +76,16 @@ class ClevrTex(Tabletop):
 
     def _draw(self, index: Tensor) -> tuple[dict[str, Tensor], Scene]:
         n = self.max_objects
-        table = {
-            "size": integers(self.seed, index, "size", len(CLEVRTEX_SIZES), (n,)),
-            "shape": integers(self.seed, index, "shape", len(CLEVRTEX_SHAPES), (n,)),
-            "material": integers(self.seed, index, "material", len(TEXTURES), (n,)),
-        }
+        table = self._draw_kinds(index)
         ground = integers(self.seed, index, "ground", len(TEXTURES))
         cube = table["shape"] == SHAPES.index("cube")
         radius = self._radius(table)
-        white = torch.ones(len(index), n, 3, device=index.device)
         scene = self._blank(
             index,
             size=torch.where(cube, radius * 0.5**0.5, radius),
             shape=table["shape"],
             material=2 + table["material"],
-            colour=white,
+            colour=torch.ones(len(index), n, 3, device=index.device),
             ground=2 + ground,
         )
         return {**table, "ground": ground[:, None].expand(-1, n)}, scene
-
-    def _radius(self, table: dict[str, Tensor]) -> Tensor:
-        size = table["size"]
-        return torch.tensor(_EXTENTS, dtype=torch.float64, device=size.device)[size]

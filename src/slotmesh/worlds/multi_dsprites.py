@@ -38,7 +38,8 @@ class MultiDSprites(World):
         seed: Another seed is another dataset.
         device: Where samples are made.
         size: Width and height; the outlines grow with it.
-        min_visible: Pixels of each sprite that are seen at least; at most ``size**2 / 100``.
+        min_visible: Pixels of each sprite that are seen at least, at most ``size**2 / 100``; by
+            default 16 at 64x64, in proportion elsewhere.
 
     Example:
         >>> from slotmesh.worlds import MultiDSprites
@@ -62,11 +63,12 @@ class MultiDSprites(World):
         seed: int = 0,
         device: torch.device | str = "cpu",
         size: int = 64,
-        min_visible: int = 16,
+        min_visible: int | None = None,
     ) -> None:
         super().__init__(seed=seed, device=device)
-        if size < 32 or size > 1024:
-            raise ValueError(f"MultiDSprites: size is {size}, expected 32 to 1024 pixels.")
+        if size < 16 or size > 1024:
+            raise ValueError(f"MultiDSprites: size is {size}, expected 16 to 1024 pixels.")
+        min_visible = size * size // 256 if min_visible is None else min_visible
         most = size * size // 100
         if not 1 <= min_visible <= most:
             raise ValueError(

@@ -1,18 +1,18 @@
 """Random vectors to find among zeros: the paper's first experiment."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from slotmesh.worlds._endless import Endless
 from slotmesh.worlds._normal import normal
+from slotmesh.worlds._record import Record
 
 
 @dataclass(frozen=True)
-class VectorSample:
-    """A batch of sets of vectors, with those to find."""
+class VectorSample(Record):
+    """A batch of sets of vectors, with those to find; a slice of it is one too."""
 
     inputs: Tensor
     """float32 ``(batch, n_objects + n_background, dim)``: the objects, then the zeros."""
@@ -21,15 +21,11 @@ class VectorSample:
     index: Tensor
     """int64 ``(batch)``: which samples these are."""
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same record on another device."""
-        return type(self)(*(getattr(self, f.name).to(device) for f in fields(self)))
-
     def __len__(self) -> int:
         return len(self.index)
 
 
-class RandomObjects:
+class RandomObjects(Endless[VectorSample]):
     """Sets of random vectors and of zeros (paper, section 5.1).
 
     Each set has ``n_objects`` vectors from N(0, sigma^2 I) and ``n_background`` zero vectors; to
@@ -73,8 +69,7 @@ class RandomObjects:
                 f"RandomObjects: n_objects is {n_objects}, n_background {n_background}, dim {dim}; "
                 "expected at least 1, 0 and 1."
             )
-        self.seed = seed
-        self.device = torch.device(device)
+        super().__init__(seed=seed, device=device)
         self.sigma = sigma
         self.n_objects = n_objects
         self.n_background = n_background
@@ -86,19 +81,3 @@ class RandomObjects:
         targets = (numbers * self.sigma).to(torch.float32)
         zeros = targets.new_zeros(len(index), self.n_background, self.dim)
         return VectorSample(torch.cat((targets, zeros), dim=1), targets, index)
-
-    def sample(self, index: Sequence[int] | range | Tensor) -> VectorSample:
-        """The samples of these indices, as one batch."""
-        which = torch.as_tensor(index, dtype=torch.int64, device=self.device)
-        if which.ndim != 1 or len(which) == 0 or bool((which < 0).any()):
-            raise ValueError(
-                f"RandomObjects.sample: the index has shape {tuple(which.shape)}, expected at "
-                "least one whole number of at least 0. Pass range(64), or a list."
-            )
-        return self.make(which)
-
-    def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorSample]:
-        """Batches without end, from sample ``start`` on."""
-        while True:
-            yield self.sample(range(start, start + batch_size))
-            start += batch_size

@@ -1,18 +1,20 @@
 """The record that every world and every reader returns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from slotmesh.worlds._record import Record
+
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(Record):
     """A batch of labelled images (or videos).
 
-    Object ``i`` of the table is the pixels where ``mask == i + 1``; 0 is the background.
+    Object ``i`` of the table is the pixels where ``mask == i + 1``; 0 is the background. A slice
+    such as ``sample[:8]`` is a batch of these samples, which shares the memory of the whole.
     """
 
     image: Tensor
@@ -27,14 +29,6 @@ class Sample:
     object is real (and, in a video, visible in that frame)."""
     index: Tensor
     """int64 ``(batch)``: which samples these are."""
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same record on another device."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved["objects"] = {k: v.to(device) for k, v in self.objects.items()}
-        for name in ("image", "mask", "present", "index"):
-            moved[name] = moved[name].to(device)
-        return replace(self, **moved)
 
     @classmethod
     def join(cls, parts: Sequence["Sample"]) -> "Sample":

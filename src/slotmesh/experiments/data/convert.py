@@ -12,7 +12,8 @@ from rich.markup import escape
 
 from slotmesh.experiments.data._source import progress_bar
 from slotmesh.readers import BadRecord, open_reader
-from slotmesh.readers._hdf5_layout import Skipped, Written, write
+from slotmesh.readers._hdf5_layout import Skipped
+from slotmesh.readers._hdf5_writer import Written, write
 from slotmesh.worlds import Sample
 
 DatasetName = Literal["clevr", "multi-dsprites", "clevrtex", "clevrer", "hdf5"]

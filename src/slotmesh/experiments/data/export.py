@@ -15,7 +15,7 @@ from slotmesh.experiments.data._source import (
     progress_bar,
     settings_of,
 )
-from slotmesh.readers._hdf5_layout import Written, write
+from slotmesh.readers._hdf5_writer import Written, write
 from slotmesh.worlds import Sample, VectorSample
 
 

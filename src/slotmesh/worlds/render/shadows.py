@@ -24,28 +24,26 @@ def _past_ball(o: Vec, d: Vec) -> tuple[Tensor, Tensor]:
 
 
 def _past_cube(o: Vec, d: Vec) -> tuple[Tensor, Tensor]:
-    low, high = _span(o, d)
-    # The largest coordinate is convex along the ray: bisection on the sign of its slope.
+    s, step = _halfway(o, d)
+    # Mirrored so that all coordinates grow along the ray. The largest absolute one is convex, and
+    # falls as long as the least coordinate is further from 0 than the greatest: bisection.
+    x, y, z = (a.copysign(a * b) for a, b in zip(o, d, strict=True))
+    o, d = (x, y, z), (d[0].abs(), d[1].abs(), d[2].abs())
     for _ in range(_STEPS):
-        s = 0.5 * (low + high)
-        x, y, z = _at(o, d, s)
-        ax, ay, az = x.abs(), y.abs(), z.abs()
-        slope = torch.where(ax > ay, x * d[0], y * d[1])
-        slope = torch.where(torch.maximum(ax, ay) > az, slope, z * d[2])
-        low, high = torch.where(slope > 0, low, s), torch.where(slope > 0, s, high)
-    s = 0.5 * (low + high)
-    x, y, z = _at(o, d, s)
-    return s, torch.maximum(torch.maximum(x.abs(), y.abs()), z.abs()) - 1
+        low, high = _ends(_at(o, d, s))
+        step = 0.5 * step
+        s = s - step.copysign(low + high)
+    low, high = _ends(_at(o, d, s))
+    return s, torch.maximum(-low, high) - 1
 
 
 def _past_cylinder(o: Vec, d: Vec) -> tuple[Tensor, Tensor]:
-    low, high = _span(o, d)
+    s, step = _halfway(o, d)
     for _ in range(_STEPS):
-        s = 0.5 * (low + high)
         x, y, z = _at(o, d, s)
         slope = torch.where(x * x + y * y > z * z, x * d[0] + y * d[1], z * d[2])
-        low, high = torch.where(slope > 0, low, s), torch.where(slope > 0, s, high)
-    s = 0.5 * (low + high)
+        step = 0.5 * step
+        s = s - step.copysign(slope)
     x, y, z = _at(o, d, s)
     return s, torch.maximum((x * x + y * y).sqrt(), z.abs()) - 1
 
@@ -109,7 +107,7 @@ def openness(away: Vec, normal: Vec, ball: Tensor) -> Tensor:
 
 
 def _at(o: Vec, d: Vec, s: Tensor) -> Vec:
-    return o[0] + s * d[0], o[1] + s * d[1], o[2] + s * d[2]
+    return torch.addcmul(o[0], s, d[0]), torch.addcmul(o[1], s, d[1]), torch.addcmul(o[2], s, d[2])
 
 
 def _span(o: Vec, d: Vec) -> tuple[Tensor, Tensor]:
@@ -117,3 +115,15 @@ def _span(o: Vec, d: Vec) -> tuple[Tensor, Tensor]:
     square = dot(d, d)
     middle, half = -dot(o, d) / square, 1.8 * torch.rsqrt(square)
     return (middle - half).clamp(0, 1), (middle + half).clamp(0, 1)
+
+
+def _halfway(o: Vec, d: Vec) -> tuple[Tensor, Tensor]:
+    """The middle of `_span`, and half its length."""
+    low, high = _span(o, d)
+    return 0.5 * (low + high), 0.5 * (high - low)
+
+
+def _ends(a: Vec) -> tuple[Tensor, Tensor]:
+    """The least and the greatest coordinate."""
+    low = torch.minimum(torch.minimum(a[0], a[1]), a[2])
+    return low, torch.maximum(torch.maximum(a[0], a[1]), a[2])

@@ -1,0 +1,297 @@
+"""Writes slotmesh's own HDF5 files, and survives being killed.
+
+A file in the making is a folder ``FILE.h5.part`` of blocks ``00000000.h5``, ``00000001.h5``, ...,
+each a whole file (:mod:`slotmesh.readers._hdf5_layout`) that appears under its name only once it
+is on the disk: a kill can tear an HDF5 file, but not a folder of whole ones. Started again, the
+writer goes on after the last block. At the end the blocks' chunks are copied, still compressed,
+into one file, which then gets the final name; at that moment the disk holds the data twice.
+"""
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+import slotmesh
+from slotmesh.readers._hdf5_layout import (
+    FORMAT,
+    FORMAT_VERSION,
+    Columns,
+    Like,
+    Skipped,
+    WriteError,
+    columns_of,
+    create,
+    dataset,
+    datasets,
+    read_attributes,
+    read_skipped,
+    rows_of_block,
+    write_attributes,
+    write_skipped,
+)
+from slotmesh.worlds.random_objects import VectorSample
+from slotmesh.worlds.sample import Sample
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a finished file holds."""
+
+    path: Path
+    """The file."""
+    n: int
+    """Number of samples in it."""
+    skipped: tuple[Skipped, ...]
+    """The records that were left out."""
+    resumed_at: int
+    """How many records an earlier, interrupted run had dealt with already."""
+
+
+Records = Callable[[int], Iterable[Sample | VectorSample | Skipped]]
+
+
+def write(
+    path: Path | str,
+    records: Records,
+    *,
+    n: int,
+    source: str,
+    settings: dict[str, Any],
+    overwrite: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> Written:
+    """Write ``n`` records to an HDF5 file, going on from an earlier run that was interrupted.
+
+    Args:
+        path: The file; its folder must exist. It appears only when it is whole.
+        records: ``records(start)`` gives the records from number ``start`` on, in order: samples
+            in batches of any length, and :class:`Skipped` for a record that could not be read.
+        n: Number of records in all.
+        source: Name of the world or dataset.
+        settings: What else determines the records; must survive JSON.
+        overwrite: Replace a file that is there already.
+        on_progress: Called with the number of records dealt with.
+
+    Raises:
+        WriteError: If the disk is full, the folder cannot be written to, the file is there
+            already, or an interrupted run had other settings.
+    """
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    identity = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "source": source,
+        "settings": json.dumps(settings, sort_keys=True),
+        "slotmesh_version": slotmesh.__version__,
+        "n_source": n,
+    }
+    if path.exists() and not overwrite:
+        raise WriteError(f"{path} is there already. Choose another name, or allow to overwrite it.")
+    if not path.parent.is_dir():
+        raise WriteError(f"{path} has no folder to be in: create {path.parent} first.")
+    try:
+        with _explained(path, part):
+            part.mkdir(exist_ok=True)
+            blocks = _Blocks(part, identity)
+        resumed_at = blocks.position
+        if on_progress:
+            on_progress(resumed_at)
+        for record in records(resumed_at) if resumed_at < n else ():
+            with _explained(path, part):
+                blocks.add(record)
+            if on_progress:
+                on_progress(blocks.position)
+        if blocks.position != n:
+            raise WriteError(f"{path}: {blocks.position} records came, expected {n}.")
+        with _explained(path, part):
+            blocks.close()
+            whole = part / f"whole-{os.getpid()}.tmp"
+            rows = _join(blocks.paths, whole, blocks.skipped, identity)
+            whole.replace(path)
+            shutil.rmtree(part)
+    except BaseException:
+        # A folder without a block is of no use to the next start.
+        with suppress(OSError):
+            part.rmdir()
+        raise
+    return Written(path, rows, tuple(blocks.skipped), resumed_at)
+
+
+@contextmanager
+def _explained(path: Path, part: Path) -> Iterator[None]:
+    """Turn an error of the disk into one that says what is left and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        kept = f" What is whole so far is kept in {part}." if any(part.glob("*.h5")) else ""
+        raise WriteError(
+            f"{path} could not be written: {error.strerror or error}.{kept} Make room, or choose "
+            "a folder that can be written to, and start the same command again."
+        ) from error
+
+
+class _Blocks:
+    """The folder of whole blocks, and the rows that are still too few for the next one."""
+
+    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+        self.folder = folder
+        self.identity = identity
+        self.paths: list[Path] = []
+        self.skipped: list[Skipped] = []
+        self.position = 0
+        self._pending: list[Columns] = []
+        self._rows = 0
+        self._new_skipped: list[Skipped] = []
+        for left in folder.glob("*.tmp"):
+            left.unlink()
+        while self._take_up(folder / f"{len(self.paths):08d}.h5"):
+            pass
+
+    def _take_up(self, path: Path) -> bool:
+        """Count a block of an earlier run, if it is there and whole."""
+        try:
+            with h5py.File(path, "r") as file:
+                theirs = read_attributes(file)
+                rows = int(theirs["n"])
+                skipped = read_skipped(file)
+        except (OSError, KeyError):
+            return False
+        for name, mine in self.identity.items():
+            if theirs.get(name) != mine:
+                raise WriteError(
+                    f"{self.folder} holds an interrupted run whose {name} is {theirs.get(name)!r}, "
+                    f"expected {mine!r}. Delete that folder to start afresh, or choose another "
+                    "name for the file."
+                )
+        self.paths.append(path)
+        self.skipped += skipped
+        self.position += rows + len(skipped)
+        return True
+
+    def add(self, record: Sample | VectorSample | Skipped) -> None:
+        """Add a batch of samples, or a record that was skipped."""
+        if isinstance(record, Skipped):
+            self._new_skipped.append(record)
+            self.position += 1
+            return
+        columns = columns_of(record)
+        most = rows_of_block(_like(columns))
+        start = 0
+        while start < len(record):
+            taken = min(len(record) - start, most - self._rows)
+            self._pending.append({k: v[start : start + taken] for k, v in columns.items()})
+            self._rows += taken
+            self.position += taken
+            start += taken
+            if self._rows == most:
+                self.close()
+
+    def close(self) -> None:
+        """Write the pending rows as a block; only the last one may be shorter than the others."""
+        if not self._pending:
+            if self._new_skipped and not self.paths:
+                raise WriteError(
+                    f"None of {len(self._new_skipped)} records could be read; the first: "
+                    f"{self._new_skipped[0].reason}"
+                )
+            self.skipped += self._new_skipped
+            self._new_skipped = []
+            return
+        columns = {k: np.concatenate([p[k] for p in self._pending]) for k in self._pending[0]}
+        # In memory first: a full disk is then an ordinary error, and not one inside HDF5.
+        memory = io.BytesIO()
+        with h5py.File(memory, "w") as file:
+            create(file, _like(columns), self._rows)
+            write_attributes(file, self.identity, self._rows)
+            write_skipped(file, self._new_skipped)
+            for name, values in columns.items():
+                dataset(file, name)[...] = values
+        path = self.folder / f"{len(self.paths):08d}.h5"
+        temporary = self.folder / f"block-{os.getpid()}.tmp"
+        try:
+            with temporary.open("wb") as out:
+                out.write(memory.getbuffer())
+                out.flush()
+                os.fsync(out.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        temporary.replace(path)
+        self.paths.append(path)
+        self.skipped += self._new_skipped
+        self._pending, self._rows, self._new_skipped = [], 0, []
+
+
+def _join(blocks: list[Path], path: Path, skipped: list[Skipped], identity: dict[str, Any]) -> int:
+    """Copy the chunks of all blocks into one file; returns the number of samples."""
+    counts: list[int] = []
+    like: Like = {}
+    for block in blocks:
+        with h5py.File(block, "r") as file:
+            counts.append(int(read_attributes(file)["n"]))
+            like = like or {name: (d.shape[1:], d.dtype) for name, d in datasets(file)}
+    with _Sink(path, "w+b") as sink, h5py.File(sink, "w") as whole:
+        create(whole, like, sum(counts))
+        write_attributes(whole, identity, sum(counts))
+        write_skipped(whole, skipped)
+        start = 0
+        for block, count in zip(blocks, counts, strict=True):
+            with h5py.File(block, "r") as file:
+                for name, source in datasets(file):
+                    _copy_chunks(source, dataset(whole, name), start)
+            if sink.error:
+                break
+            start += count
+    if sink.error:
+        path.unlink(missing_ok=True)
+        raise sink.error
+    with path.open("rb") as done:
+        os.fsync(done.fileno())
+    return sum(counts)
+
+
+class _Sink(io.FileIO):
+    """A file that keeps its first error to itself: HDF5 cannot be closed after one it has seen."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        done = 0
+        try:
+            while self.error is None and done < len(view):
+                done += super().write(view[done:]) or 0
+        except OSError as error:
+            self.error = error
+        return len(view)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            if self.error is None:
+                return super().truncate(size)
+        except OSError as error:
+            self.error = error
+        return size or 0
+
+
+def _copy_chunks(source: h5py.Dataset, target: h5py.Dataset, start: int) -> None:
+    """Copy compressed chunks as they are, the first to row ``start`` (a multiple of the chunk)."""
+    rest = (0,) * (source.ndim - 1)
+    assert source.chunks is not None
+    for row in range(0, source.shape[0], source.chunks[0]):
+        mask, data = source.id.read_direct_chunk((row, *rest))
+        target.id.write_direct_chunk((start + row, *rest), data, mask)
+
+
+def _like(columns: Columns) -> Like:
+    return {name: (values.shape[1:], values.dtype) for name, values in columns.items()}

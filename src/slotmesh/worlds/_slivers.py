@@ -1,0 +1,42 @@
+"""Objects that show too few pixels to be labelled: cut off by the image's edge, or hidden."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def min_pixels(size: int) -> int:
+    """Pixels that an object must show in an image of this side: 4 at 64, in proportion elsewhere.
+
+    >>> [min_pixels(size) for size in (16, 64, 128)]
+    [1, 4, 16]
+    """
+    return max(1, round(4 * (size / 64) ** 2))
+
+
+def visible_pixels(mask: Tensor, n: int) -> Tensor:
+    """How many pixels of a mask ``(..., H, W)`` each of n objects shows: int64 ``(..., n)``."""
+    flat = mask.flatten(-2).flatten(0, -2)
+    which = torch.arange(len(flat), device=mask.device)[:, None] * (n + 1) + flat
+    counts = torch.bincount(which.flatten(), minlength=len(flat) * (n + 1))
+    return counts.view(*mask.shape[:-2], n + 1)[..., 1:]
+
+
+def drop_slivers(mask: Tensor, n: int, least: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Turn objects that show fewer than ``least`` pixels into background.
+
+    Args:
+        mask: uint8 ``(..., H, W)``: 1 + the object's index, 0 for none.
+        n: Number of objects.
+        least: Pixels that an object must show, at least 1.
+
+    Returns:
+        The mask without them, who is left, bool ``(..., n)``, and the pixels that these show,
+        int64 ``(..., n)``.
+    """
+    pixels = visible_pixels(mask, n)
+    present = pixels >= least
+    number = torch.arange(1, n + 1, device=mask.device, dtype=mask.dtype)
+    kept = F.pad(number * present, (1, 0))
+    mask = kept.gather(-1, mask.flatten(-2).to(torch.int64)).reshape(mask.shape)
+    return mask, present, pixels * present
