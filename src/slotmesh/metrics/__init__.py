@@ -1,0 +1,45 @@
+"""How good slots are: pure functions, and torchmetrics classes over datasets."""
+
+from slotmesh.metrics.ari import ForegroundARI, fg_ari
+from slotmesh.metrics.average_precision import (
+    AP_THRESHOLDS,
+    APMode,
+    AveragePrecision,
+    average_precision,
+    average_precision_per_image,
+)
+from slotmesh.metrics.clevr_table import (
+    CLEVR_COLUMNS,
+    CLEVR_LABELS,
+    CLEVR_WIDTH,
+    POSITION_SCALE,
+    encode_objects,
+)
+from slotmesh.metrics.consistency import TemporalConsistency, temporal_consistency
+from slotmesh.metrics.matching import Matching, match_objects
+from slotmesh.metrics.miou import ForegroundMIoU, fg_miou
+from slotmesh.metrics.rmse import NormalisedRMSE, matched_squared_error, normalised_rmse
+
+__all__ = [
+    "AP_THRESHOLDS",
+    "CLEVR_COLUMNS",
+    "CLEVR_LABELS",
+    "CLEVR_WIDTH",
+    "POSITION_SCALE",
+    "APMode",
+    "AveragePrecision",
+    "ForegroundARI",
+    "ForegroundMIoU",
+    "Matching",
+    "NormalisedRMSE",
+    "TemporalConsistency",
+    "average_precision",
+    "average_precision_per_image",
+    "encode_objects",
+    "fg_ari",
+    "fg_miou",
+    "match_objects",
+    "matched_squared_error",
+    "normalised_rmse",
+    "temporal_consistency",
+]

@@ -1,0 +1,72 @@
+"""How many pixels each slot shares with each object: what all mask metrics are made of."""
+
+import torch
+from torch import Tensor
+
+from slotmesh.ops import _checks as checks
+
+
+def contingency(
+    op: str, predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int
+) -> Tensor:
+    """Count the pixels of each pair of a slot and an object.
+
+    Args:
+        op: Who asks, for error messages.
+        predicted: Integers ``(..., H, W)``, the slot of each pixel.
+        truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
+        n_slots: Number of slots m.
+        n_objects: Most objects an image can have, k.
+
+    Returns:
+        int64 ``(..., m, k + 1)``; column 0 is the background.
+    """
+    _check(op, predicted, truth, n_slots, n_objects)
+    slot, label = predicted.flatten(-2).long(), truth.flatten(-2).long()
+    n_bins = n_slots * (n_objects + 1)
+    inside = (slot >= 0) & (slot < n_slots) & (label >= 0) & (label <= n_objects)
+    # On a GPU values are not read: a bad one fails there, and never counts for another pair.
+    code = torch.where(inside, slot * (n_objects + 1) + label, n_bins)
+    counts = code.new_zeros(*code.shape[:-1], n_bins)
+    counts = counts.scatter_add(-1, code, torch.ones_like(code))
+    return counts.unflatten(-1, (n_slots, n_objects + 1))
+
+
+def _check(op: str, predicted: Tensor, truth: Tensor, n_slots: int, n_objects: int) -> None:
+    checks.check_count(op, "n_slots", n_slots, 1)
+    checks.check_count(op, "n_objects", n_objects, 1)
+    for name, value, mend in (
+        ("predicted", predicted, "Take the argmax of the slots' masks over the slots."),
+        ("truth", truth, "Pass the mask of a Sample."),
+    ):
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"{op}: {name} is a {type(value).__name__}, expected a tensor of integers "
+                f"(..., H, W). {mend}"
+            )
+        if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+            raise ValueError(
+                f"{op}: {name} has dtype {value.dtype}, expected integers (..., H, W). {mend}"
+            )
+    if predicted.ndim < 2 or predicted.shape != truth.shape:
+        raise ValueError(
+            f"{op}: predicted has shape {tuple(predicted.shape)} and truth {tuple(truth.shape)}, "
+            "expected the same (..., H, W). Resize the masks to the size of the truth first."
+        )
+    if predicted.device != truth.device:
+        raise ValueError(
+            f"{op}: predicted is on {predicted.device} and truth on {truth.device}, expected one "
+            "device. Move one of them with .to(device)."
+        )
+    if predicted.numel() == 0 or not checks.can_read_values(predicted, truth):
+        return
+    for name, value, most, say in (
+        ("predicted", predicted, n_slots - 1, f"n_slots is {n_slots}"),
+        ("truth", truth, n_objects, f"n_objects is {n_objects}, and 0 is the background"),
+    ):
+        low, high = (int(x) for x in value.aminmax())
+        if low < 0 or high > most:
+            raise ValueError(
+                f"{op}: {name} has values from {low} to {high}, expected 0 to {most} ({say}). "
+                "Raise the number, or look for an index that is off by one."
+            )

@@ -1,0 +1,94 @@
+"""Foreground adjusted Rand index."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slotmesh.metrics._contingency import contingency
+from slotmesh.metrics._mean import MeanOverImages
+
+_NAN = float("nan")
+
+
+def fg_ari(
+    predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int, empty: float = _NAN
+) -> Tensor:
+    """Adjusted Rand index of the pixels that belong to objects.
+
+    1 where slots and objects part the foreground alike, about 0 for a partition by chance.
+    Background pixels do not count, so neither does how slots divide the background. An image
+    with one object is 1 if one slot holds it, and 0 if several do.
+
+    Args:
+        predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
+        truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
+        n_slots: Number of slots.
+        n_objects: Most objects an image can have.
+        empty: The value of an image without a foreground; the authors' code has 1.0.
+
+    Returns:
+        float64 ``(...)``.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.metrics import fg_ari
+        >>> truth = torch.tensor([[0, 0, 1, 1, 2, 2]])
+        >>> fg_ari(torch.tensor([[0, 1, 3, 3, 0, 0]]), truth, n_slots=4, n_objects=2)
+        tensor(1., dtype=torch.float64)
+        >>> fg_ari(torch.tensor([[0, 0, 3, 0, 0, 3]]), truth, n_slots=4, n_objects=2)
+        tensor(-0.5000, dtype=torch.float64)
+    """
+    table = contingency("fg_ari", predicted, truth, n_slots=n_slots, n_objects=n_objects)
+    table = table[..., 1:]
+    pixels = table.sum((-2, -1))
+    # Ordered pairs of pixels, by whether slot and object agree on them; whole numbers until here.
+    both = table.square().sum((-2, -1)) - pixels
+    slot = table.sum(-1).square().sum(-1) - pixels
+    label = table.sum(-2).square().sum(-1) - pixels
+    everything = pixels * (pixels - 1)
+    tp, fp, fn = both.double(), (slot - both).double(), (label - both).double()
+    tn = (everything - slot - label + both).double()
+    below = (tp + fn) * (fn + tn) + (tp + fp) * (fp + tn)
+    alike = (fp == 0) & (fn == 0)
+    index = torch.where(alike, 1.0, 2.0 * (tp * tn - fn * fp) / torch.where(alike, 1.0, below))
+    return torch.where(pixels > 0, index, empty)
+
+
+class ForegroundARI(MeanOverImages):
+    """Mean of :func:`fg_ari` over the images (or frames) of a dataset.
+
+    Images without a foreground are left out; ``n_undefined`` tells how many after ``compute()``.
+
+    Args:
+        n_slots: Number of slots.
+        n_objects: Most objects an image can have.
+        empty: What an image without a foreground counts as; NaN leaves it out, the authors' code
+            has 1.0.
+        **kwargs: Arguments of :class:`torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.metrics import ForegroundARI
+        >>> metric = ForegroundARI(n_slots=2, n_objects=2)
+        >>> truth = torch.tensor([[[1, 1], [2, 2]], [[0, 0], [0, 0]]])
+        >>> metric.update(predicted=torch.tensor([[[0, 0], [1, 1]]] * 2), truth=truth)
+        >>> metric.compute(), metric.n_undefined
+        (tensor(1., dtype=torch.float64), tensor(1))
+    """
+
+    def __init__(self, n_slots: int, n_objects: int, *, empty: float = _NAN, **kwargs: Any) -> None:
+        super().__init__("fg_ari", undefined=empty, **kwargs)
+        self.n_slots = n_slots
+        self.n_objects = n_objects
+        self.empty = empty
+
+    def per_image(self, predicted: Tensor, truth: Tensor) -> Tensor:
+        """The value of each image, float64 ``(...)``; the state does not change."""
+        return fg_ari(
+            predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects, empty=self.empty
+        )
+
+    def update(self, predicted: Tensor, truth: Tensor) -> None:
+        """Add images: integers ``(..., H, W)``."""
+        self.add(fg_ari(predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects))

@@ -1,0 +1,101 @@
+"""Temporal consistency: whether objects keep their slots from frame to frame."""
+
+from typing import Any
+
+from torch import Tensor
+
+from slotmesh.metrics._mean import MeanOverImages
+from slotmesh.metrics.matching import match
+
+
+def temporal_consistency(
+    predicted: Tensor,
+    truth: Tensor,
+    present: Tensor,
+    *,
+    n_slots: int,
+    zero_overlap: bool = False,
+) -> Tensor:
+    """Share of objects that the same slot holds in two consecutive frames.
+
+    Objects are matched with slots in each frame by themselves, as for
+    :func:`~slotmesh.metrics.fg_miou`. Counted are the objects that show in both frames; for longer
+    videos, those of all pairs of consecutive frames together.
+
+    Row ``i`` is the same object in every frame. The authors' rows are not: they take objects of
+    equal colour, material and shape for the same, which is as good, since no two objects of a
+    video are alike.
+
+    Args:
+        predicted: Integers ``(..., T, H, W)``, the slot of each pixel.
+        truth: Integers ``(..., T, H, W)``, 0 the background, ``i + 1`` object ``i``.
+        present: ``(..., T, n_objects)``, True where an object is in view. Objects without a pixel
+            in a frame do not count there.
+        n_slots: Number of slots.
+        zero_overlap: Whether an object that was left with a slot which it shares no pixel with is
+            held by that slot, as in the authors' code. Which of the free slots it gets is then up
+            to the solver, and so is part of the result.
+
+    Returns:
+        float64 ``(...)``, NaN where no object shows in two consecutive frames.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.metrics import temporal_consistency
+        >>> truth = torch.tensor([[[0, 1, 1, 2]], [[1, 1, 2, 2]]])
+        >>> predicted = torch.tensor([[[0, 1, 1, 2]], [[1, 1, 0, 0]]])
+        >>> temporal_consistency(predicted, truth, torch.ones(2, 2).bool(), n_slots=3)
+        tensor(0.5000, dtype=torch.float64)
+    """
+    op = "temporal_consistency"
+    if not isinstance(present, Tensor) or present.ndim < 2 or present.shape[-2] < 2:
+        came = tuple(present.shape) if isinstance(present, Tensor) else type(present).__name__
+        raise ValueError(
+            f"{op}: present is {came}, expected a tensor (..., T, n_objects) with at least two "
+            "frames. Pass sample.present of a video."
+        )
+    found = match(op, predicted, truth, n_slots, present.shape[-1], present)
+    held = found.slot >= 0
+    if not zero_overlap:
+        held = held & (found.iou > 0)
+    shared = found.real[..., :-1, :] & found.real[..., 1:, :]
+    held = held[..., :-1, :] & held[..., 1:, :]
+    same = shared & held & (found.slot[..., :-1, :] == found.slot[..., 1:, :])
+    return same.sum((-2, -1)).double() / shared.sum((-2, -1))
+
+
+class TemporalConsistency(MeanOverImages):
+    """Mean of :func:`temporal_consistency` over the videos of a dataset.
+
+    Videos without an object in two consecutive frames are left out; ``n_undefined`` tells how many
+    after ``compute()``.
+
+    Args:
+        n_slots: Number of slots.
+        zero_overlap: As in :func:`temporal_consistency`.
+        **kwargs: Arguments of :class:`torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.metrics import TemporalConsistency
+        >>> metric = TemporalConsistency(n_slots=3)
+        >>> masks = torch.tensor([[[[0, 1, 1, 2]], [[1, 1, 2, 2]]]])
+        >>> metric.update(masks, masks, torch.ones(1, 2, 2).bool())
+        >>> metric.compute()
+        tensor(1., dtype=torch.float64)
+    """
+
+    def __init__(self, n_slots: int, *, zero_overlap: bool = False, **kwargs: Any) -> None:
+        super().__init__("tc_zero_overlap" if zero_overlap else "tc", **kwargs)
+        self.n_slots = n_slots
+        self.zero_overlap = zero_overlap
+
+    def per_image(self, predicted: Tensor, truth: Tensor, present: Tensor) -> Tensor:
+        """The value of each video, float64 ``(...)``; the state does not change."""
+        return temporal_consistency(
+            predicted, truth, present, n_slots=self.n_slots, zero_overlap=self.zero_overlap
+        )
+
+    def update(self, predicted: Tensor, truth: Tensor, present: Tensor) -> None:
+        """Add videos: integers ``(..., T, H, W)``, and who is in view ``(..., T, n_objects)``."""
+        self.add(self.per_image(predicted, truth, present))

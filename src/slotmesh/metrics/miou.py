@@ -1,0 +1,101 @@
+"""Foreground mean intersection over union."""
+
+from typing import Any, Literal, overload
+
+from torch import Tensor
+
+from slotmesh.metrics._mean import MeanOverImages
+from slotmesh.metrics.matching import Matching, match
+
+
+@overload
+def fg_miou(
+    predicted: Tensor,
+    truth: Tensor,
+    *,
+    n_slots: int,
+    n_objects: int,
+    present: Tensor | None = None,
+    return_matching: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def fg_miou(
+    predicted: Tensor,
+    truth: Tensor,
+    *,
+    n_slots: int,
+    n_objects: int,
+    present: Tensor | None = None,
+    return_matching: Literal[True],
+) -> tuple[Tensor, Matching]: ...
+def fg_miou(
+    predicted: Tensor,
+    truth: Tensor,
+    *,
+    n_slots: int,
+    n_objects: int,
+    present: Tensor | None = None,
+    return_matching: bool = False,
+) -> Tensor | tuple[Tensor, Matching]:
+    """Intersection over union of objects and the slots matched with them, mean over objects.
+
+    Slots are matched one to one so that the mean is greatest. All pixels of a slot count, those
+    on the background too. An object that gets no slot counts 0.
+
+    Args:
+        predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
+        truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
+        n_slots: Number of slots.
+        n_objects: Most objects an image can have; may be more than slots.
+        present: ``(..., n_objects)``, True where an object shall count; default all. Objects
+            without a pixel never count.
+        return_matching: Also return the :class:`Matching`.
+
+    Returns:
+        float64 ``(...)``, NaN where an image has no object.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.metrics import fg_miou
+        >>> truth = torch.tensor([[0, 0, 1, 1, 2, 2]])
+        >>> fg_miou(torch.tensor([[0, 0, 3, 0, 1, 1]]), truth, n_slots=4, n_objects=2)
+        tensor(0.7500, dtype=torch.float64)
+    """
+    matching = match("fg_miou", predicted, truth, n_slots, n_objects, present)
+    mean = matching.iou.sum(-1) / matching.real.sum(-1)
+    return (mean, matching) if return_matching else mean
+
+
+class ForegroundMIoU(MeanOverImages):
+    """Mean of :func:`fg_miou` over the images (or frames) of a dataset.
+
+    Images without an object are left out; ``n_undefined`` tells how many after ``compute()``.
+
+    Args:
+        n_slots: Number of slots.
+        n_objects: Most objects an image can have.
+        **kwargs: Arguments of :class:`torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.metrics import ForegroundMIoU
+        >>> metric = ForegroundMIoU(n_slots=4, n_objects=2)
+        >>> metric.update(torch.tensor([[[0, 3, 1, 1]]]), torch.tensor([[[1, 1, 2, 2]]]))
+        >>> metric.compute()
+        tensor(0.7500, dtype=torch.float64)
+    """
+
+    def __init__(self, n_slots: int, n_objects: int, **kwargs: Any) -> None:
+        super().__init__("fg_miou", **kwargs)
+        self.n_slots = n_slots
+        self.n_objects = n_objects
+
+    def per_image(self, predicted: Tensor, truth: Tensor, present: Tensor | None = None) -> Tensor:
+        """The value of each image, float64 ``(...)``; the state does not change."""
+        return fg_miou(
+            predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects, present=present
+        )
+
+    def update(self, predicted: Tensor, truth: Tensor, present: Tensor | None = None) -> None:
+        """Add images: integers ``(..., H, W)``, and which objects count ``(..., n_objects)``."""
+        self.add(self.per_image(predicted, truth, present))
