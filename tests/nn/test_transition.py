@@ -1,10 +1,13 @@
 """From the slots of one frame to the first slots of the next."""
 
+import json
+
 import pytest
 import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
 from slotmesh.nn import FixedNoise, LearnedNoise, Transition
+from slotmesh.nn._part import Part
 
 
 def test_plain_transition_hands_slots_on():
@@ -33,7 +36,7 @@ def test_fixed_noise_lets_gradients_through_unchanged():
     assert torch.equal(slots.grad, torch.ones(2, 3, 5))
 
 
-@pytest.mark.parametrize("transition", [FixedNoise(0.2), LearnedNoise(5)])
+@pytest.mark.parametrize("transition", [FixedNoise(0.2), LearnedNoise().bind(slot_dim=5)])
 def test_a_generator_makes_noise_repeatable(transition):
     slots = torch.randn(2, 3, 5)
     first, second = (transition(slots, torch.Generator().manual_seed(2)).slots for _ in range(2))
@@ -43,7 +46,7 @@ def test_a_generator_makes_noise_repeatable(transition):
 
 def make(prior_std=0.4):
     """A LearnedNoise that is far from its prior."""
-    noise = LearnedNoise(5, prior_std=prior_std).double()
+    noise = LearnedNoise(prior_std=prior_std).bind(slot_dim=5).double()
     with torch.no_grad():
         noise.predict[-1].weight.mul_(3.0)
         noise.predict[-1].bias.copy_(torch.linspace(-1.5, 1.5, 10))
@@ -109,14 +112,58 @@ def test_gradients_reach_the_network_from_the_slots_and_from_the_divergence():
 
 
 def test_learned_noise_tells_equal_slots_apart():
-    slots = LearnedNoise(5)(torch.ones(3, 5)).slots
+    slots = LearnedNoise().bind(slot_dim=5)(torch.ones(3, 5)).slots
     assert torch.pdist(slots).min() > 1e-3
 
 
 def test_hidden_width_and_repr():
-    assert LearnedNoise(5).predict[1].out_features == 10
-    assert LearnedNoise(5, 7).predict[1].out_features == 7
-    assert repr(LearnedNoise(5, prior_std=0.2)).startswith("LearnedNoise(\n  prior_std=0.2\n")
+    assert LearnedNoise().bind(slot_dim=5).predict[1].out_features == 10
+    wide = LearnedNoise(hidden_dim=7, prior_std=0.2).bind(slot_dim=5)
+    assert wide.predict[1].out_features == 7
+    assert repr(wide).startswith("LearnedNoise(\n  hidden_dim=7, prior_std=0.2\n")
+    assert sum(p.numel() for p in wide.parameters()) == 2 * 5 + (5 * 7 + 7) + (7 * 10 + 10)
+
+
+@pytest.mark.parametrize(
+    ("make", "config"),
+    [
+        (Transition, {"kind": "Transition"}),
+        (lambda: FixedNoise(0.3), {"kind": "FixedNoise", "std": 0.3}),
+        (LearnedNoise, {"kind": "LearnedNoise", "hidden_dim": None, "prior_std": 0.1}),
+    ],
+)
+def test_every_transition_survives_json(make, config):
+    transition = make()
+    assert transition.to_config() == config
+    again = Part.from_config(json.loads(json.dumps(config)))
+    assert type(again) is type(transition)
+    assert again.to_config() == config
+
+
+def test_a_bound_network_says_how_wide_it_became():
+    assert LearnedNoise().bind(slot_dim=5).to_config()["hidden_dim"] == 10
+
+
+def test_a_transition_has_one_owner():
+    noise = LearnedNoise().bind(slot_dim=5)
+    with pytest.raises(ValueError, match=r"LearnedNoise: this object is already part of a module"):
+        noise.bind(slot_dim=5)
+
+
+def test_learned_noise_without_sizes_says_so():
+    with pytest.raises(ValueError, match=r"LearnedNoise: it has no network yet, .*bind\(slot_dim"):
+        LearnedNoise()(torch.randn(3, 5))
+
+
+@pytest.mark.parametrize("make", [Transition, FixedNoise, LearnedNoise])
+def test_slots_keep_their_dtype_and_the_divergence_is_not_rounded(make):
+    transition = make().bind(slot_dim=5)
+    slots = torch.randn(2, 3, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = transition(slots)
+    assert out.slots.dtype == out.kl.dtype == torch.float32
+    out = transition.bfloat16()(slots.bfloat16())
+    assert (out.slots.dtype, out.kl.dtype) == (torch.bfloat16, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +174,11 @@ def test_hidden_width_and_repr():
             r"FixedNoise: std is -0.1, expected a finite number of at least",
         ),
         (lambda: FixedNoise(float("nan")), r"FixedNoise: std is nan, expected a finite number"),
-        (lambda: LearnedNoise(0), r"LearnedNoise: slot_dim is 0, expected a whole number"),
-        (lambda: LearnedNoise(5, 0), r"LearnedNoise: hidden_dim is 0, expected a whole number"),
-        (lambda: LearnedNoise(5, prior_std=0.0), r"LearnedNoise: prior_std is 0.0, .* above 0"),
+        (
+            lambda: LearnedNoise(hidden_dim=0),
+            r"LearnedNoise: hidden_dim is 0, expected a whole number",
+        ),
+        (lambda: LearnedNoise(prior_std=0.0), r"LearnedNoise: prior_std is 0.0, .* above 0"),
     ],
 )
 def test_bad_settings(make, message):

@@ -1,5 +1,7 @@
 """Modules on top of the operations: slot attention and its parts."""
 
+from slotmesh.nn.decoders import Decoded, SpatialBroadcastDecoder, compose
+from slotmesh.nn.encoders import ConvEncoder
 from slotmesh.nn.initializers import (
     FixedGaussian,
     LearnedGaussian,
@@ -9,6 +11,7 @@ from slotmesh.nn.initializers import (
 )
 from slotmesh.nn.marginals import MarginalHead
 from slotmesh.nn.objectives import LearnedObjective, MeshObjective, SlotSimilarity
+from slotmesh.nn.position import PositionEmbedding
 from slotmesh.nn.slot_attention import SlotAttention, SlotAttentionOutput
 from slotmesh.nn.transition import FixedNoise, LearnedNoise, Transition, TransitionOutput
 from slotmesh.nn.transports import (
@@ -23,6 +26,8 @@ from slotmesh.nn.transports import (
 
 __all__ = [
     "EMD",
+    "ConvEncoder",
+    "Decoded",
     "FixedGaussian",
     "FixedNoise",
     "LearnedGaussian",
@@ -33,6 +38,7 @@ __all__ = [
     "Mesh",
     "MeshObjective",
     "OptimalTransport",
+    "PositionEmbedding",
     "Scene",
     "SharedSlot",
     "Sinkhorn",
@@ -42,6 +48,8 @@ __all__ = [
     "SlotSimilarity",
     "SlotTransport",
     "Softmax",
+    "SpatialBroadcastDecoder",
     "Transition",
     "TransitionOutput",
+    "compose",
 ]

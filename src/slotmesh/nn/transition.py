@@ -1,11 +1,13 @@
 """From the slots of one video frame to the first slots of the next."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from slotmesh.nn._part import Part
 from slotmesh.ops import _checks as checks
+from slotmesh.ops._problem import compute_dtype
 from slotmesh.ops.mesh import gaussian
 
 
@@ -19,8 +21,11 @@ class TransitionOutput(NamedTuple):
     nothing is learned."""
 
 
-class Transition(nn.Module):
+class Transition(Part):
     """Slots are passed on as they are: the paper's choice for all but two baselines.
+
+    :class:`~slotmesh.models.VideoObjectDiscovery` binds it. Subclass it for a transition of your
+    own: make parameters in ``build``, and return a :class:`TransitionOutput` from ``forward``.
 
     Example:
         >>> import torch
@@ -30,9 +35,18 @@ class Transition(nn.Module):
         True
     """
 
+    def bind(self, *, slot_dim: int) -> Self:
+        """Make the parameters for slots of this size, once."""
+        self.claim()
+        self.build(slot_dim)
+        return self
+
+    def build(self, slot_dim: int) -> None:
+        """Make the parameters."""
+
     def forward(self, slots: Tensor, generator: torch.Generator | None = None) -> TransitionOutput:
         """``(..., m, slot_dim)`` to the first slots of the next frame."""
-        return TransitionOutput(slots, slots.new_zeros(slots.shape[:-2]))
+        return TransitionOutput(slots, _nothing(slots))
 
 
 class FixedNoise(Transition):
@@ -56,12 +70,7 @@ class FixedNoise(Transition):
 
     def forward(self, slots: Tensor, generator: torch.Generator | None = None) -> TransitionOutput:
         """Noise in training and in evaluation: it is what breaks ties."""
-        kl = slots.new_zeros(slots.shape[:-2])
-        return TransitionOutput(slots + self.std * gaussian(slots, generator), kl)
-
-    def extra_repr(self) -> str:
-        """The deviation."""
-        return f"std={self.std}"
+        return TransitionOutput(slots + self.std * gaussian(slots, generator), _nothing(slots))
 
 
 class LearnedNoise(Transition):
@@ -72,42 +81,52 @@ class LearnedNoise(Transition):
     prior is the one between two full Gaussians, means included.
 
     Args:
-        slot_dim: Size of a slot.
-        hidden_dim: Width of the hidden layer; default twice ``slot_dim``.
+        hidden_dim: Width of the hidden layer; default twice the size of a slot.
         prior_std: Standard deviation of the prior.
 
     Example:
         >>> import torch
         >>> from slotmesh.nn import LearnedNoise
-        >>> out = LearnedNoise(64)(torch.randn(2, 7, 64))
+        >>> out = LearnedNoise().bind(slot_dim=64)(torch.randn(2, 7, 64))
         >>> out.slots.shape, out.kl.shape
         (torch.Size([2, 7, 64]), torch.Size([2]))
     """
 
-    def __init__(
-        self, slot_dim: int, hidden_dim: int | None = None, prior_std: float = 0.1
-    ) -> None:
+    def __init__(self, *, hidden_dim: int | None = None, prior_std: float = 0.1) -> None:
         super().__init__()
-        hidden_dim = 2 * slot_dim if hidden_dim is None else hidden_dim
-        checks.check_count("LearnedNoise", "slot_dim", slot_dim, 1)
-        checks.check_count("LearnedNoise", "hidden_dim", hidden_dim, 1)
+        if hidden_dim is not None:
+            checks.check_count("LearnedNoise", "hidden_dim", hidden_dim, 1)
         checks.check_real("LearnedNoise", "prior_std", prior_std, positive=True)
+        self.hidden_dim = hidden_dim
         self.prior_std = prior_std
+
+    def build(self, slot_dim: int) -> None:
+        """Make the network: LayerNorm and two layers, as in the paper."""
+        if self.hidden_dim is None:
+            self.hidden_dim = 2 * slot_dim
         self.predict = nn.Sequential(
             nn.LayerNorm(slot_dim),
-            nn.Linear(slot_dim, hidden_dim),
+            nn.Linear(slot_dim, self.hidden_dim),
             nn.ReLU(),
-            nn.Linear(hidden_dim, 2 * slot_dim),
+            nn.Linear(self.hidden_dim, 2 * slot_dim),
         )
 
     def forward(self, slots: Tensor, generator: torch.Generator | None = None) -> TransitionOutput:
         """A draw from the predicted Gaussian, in training and in evaluation."""
+        if not self.bound:
+            raise ValueError(
+                "LearnedNoise: it has no network yet, expected to be part of a module. Give it to "
+                "VideoObjectDiscovery(transition=...), or call bind(slot_dim=...) first."
+            )
         # The network speaks in units of the prior, so that its zero is the prior itself.
-        shift, log_variance = self.predict(slots).chunk(2, -1)
+        predicted = self.predict(slots).to(compute_dtype(slots))
+        shift, log_variance = predicted.chunk(2, -1)
         kl = 0.5 * (log_variance.exp() + shift.square() - 1.0 - log_variance)
         draw = shift + (0.5 * log_variance).exp() * gaussian(shift, generator)
-        return TransitionOutput(slots + self.prior_std * draw, kl.sum(-1).mean(-1))
+        moved = (slots + self.prior_std * draw).to(slots.dtype)
+        return TransitionOutput(moved, kl.sum(-1).mean(-1))
 
-    def extra_repr(self) -> str:
-        """The prior."""
-        return f"prior_std={self.prior_std}"
+
+def _nothing(slots: Tensor) -> Tensor:
+    """A divergence of 0 for each batch element."""
+    return slots.new_zeros(slots.shape[:-2], dtype=compute_dtype(slots))

@@ -1,0 +1,34 @@
+"""What all models have in common."""
+
+from typing import Any
+
+from torch import nn
+
+from slotmesh.nn import FixedGaussian, LearnedGaussian, SlotAttention, SlotInitializer
+from slotmesh.nn._part import Part
+from slotmesh.nn._pretrained import Pretrained
+
+
+class Model(
+    nn.Module,
+    Pretrained,
+    library_name="slotmesh",
+    license="mit",
+    tags=["object-centric-learning", "slot-attention", "optimal-transport"],
+    coders={Part: (Part.to_config, Part.from_config)},  # pyright: ignore[reportArgumentType]
+):
+    """A network that is saved with its settings."""
+
+    def record(self, attention: SlotAttention, **parts: Part) -> None:
+        """Let the saved settings say what the model is made of, also where that was a default."""
+        config: Any = self._hub_mixin_config
+        made: Any = attention._hub_mixin_config
+        config.update({name: made[name] for name in ("transport", "init")})
+        config.update({name: part.to_config() for name, part in parts.items()})
+
+
+def default_init(init: SlotInitializer | None, implicit: bool) -> SlotInitializer:
+    """The given one, or a Gaussian: fixed where implicit slots do not depend on their start."""
+    if init is not None:
+        return init
+    return FixedGaussian() if implicit else LearnedGaussian()

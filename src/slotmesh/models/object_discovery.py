@@ -1,0 +1,125 @@
+"""Finding objects by reconstructing images: the paper's Multi-dSprites and ClevrTex network."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slotmesh.models._model import Model, default_init
+from slotmesh.models.images import prepare
+from slotmesh.nn import (
+    ConvEncoder,
+    SlotAttention,
+    SlotInitializer,
+    SlotTransport,
+    SpatialBroadcastDecoder,
+    compose,
+)
+from slotmesh.ops import Transport
+
+
+class DiscoveryOutput(NamedTuple):
+    """What :class:`ObjectDiscovery` returns."""
+
+    reconstruction: Tensor
+    """``(batch, 3, H, W)``: the pictures of the slots, weighted by their masks."""
+    rgb: Tensor
+    """``(batch, m, 3, H, W)``: the picture of each slot."""
+    masks: Tensor
+    """``(batch, m, H, W)``: the share of each slot in each pixel, sums to 1 over slots."""
+    slots: Tensor
+    """``(batch, m, slot_dim)``."""
+    attention: Tensor
+    """``(batch, m, n)``, over the cells of ``encoder.out_grid``, row by row."""
+    transport: Transport
+    """The transport behind it."""
+    trace: Tensor | None
+    """``(batch, n_iters, m, n)``: the attention of every iteration, if asked for."""
+
+
+class ObjectDiscovery(Model):
+    """Learns objects without labels: an image has to be reconstructed from its slots alone.
+
+    The defaults are those of Multi-dSprites. ClevrTex has ``ObjectDiscovery(11, channels=64,
+    slot_dim=128, mlp_dim=256)``. The loss is the mean squared error of ``reconstruction`` against
+    :func:`to_unit(image) <slotmesh.models.to_unit>`.
+
+    Args:
+        n_slots: Number of slots: most objects in an image, and one for the background.
+        transport: As for :class:`~slotmesh.SlotAttention`; default :class:`~slotmesh.nn.Mesh`.
+        n_iters: Iterations.
+        resolution: Height and width of the image.
+        channels: Channels of encoder and decoder.
+        slot_dim: Size of a slot.
+        mlp_dim: Width of the hidden layers in slot attention.
+        init: Where slots start; default :class:`~slotmesh.nn.LearnedGaussian`, or
+            :class:`~slotmesh.nn.FixedGaussian` with ``implicit``.
+        implicit: Differentiate slots implicitly; the authors do not here.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.models import ObjectDiscovery
+        >>> model = ObjectDiscovery(n_slots=6)
+        >>> out = model(torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8))
+        >>> out.reconstruction.shape, out.masks.shape
+        (torch.Size([1, 3, 64, 64]), torch.Size([1, 6, 64, 64]))
+    """
+
+    def __init__(
+        self,
+        n_slots: int = 6,
+        transport: SlotTransport | None = None,
+        *,
+        n_iters: int = 3,
+        resolution: Sequence[int] = (64, 64),
+        channels: int = 32,
+        slot_dim: int = 64,
+        mlp_dim: int = 128,
+        init: SlotInitializer | None = None,
+        implicit: bool = False,
+    ) -> None:
+        super().__init__()
+        self.encoder = ConvEncoder(channels, resolution=resolution)
+        self.attention = SlotAttention(
+            self.encoder.out_dim,
+            slot_dim,
+            n_slots,
+            transport,
+            n_iters,
+            mlp_dim=mlp_dim,
+            init=default_init(init, implicit),
+            implicit=implicit,
+        )
+        self.decoder = SpatialBroadcastDecoder(slot_dim, channels, resolution)
+        self.record(self.attention)
+
+    def forward(
+        self,
+        image: Tensor,
+        *,
+        slots: Tensor | None = None,
+        n_slots: int | None = None,
+        generator: torch.Generator | None = None,
+        trace: bool = False,
+    ) -> DiscoveryOutput:
+        """Find objects and draw them.
+
+        Args:
+            image: ``(batch, 3, H, W)``: uint8, or floats from -1 to 1.
+            slots: ``(batch, m, slot_dim)`` to start from; default what ``init`` makes.
+            n_slots: Number of slots in this call.
+            generator: Source of the slots' randomness and of MESH's noise.
+            trace: Also return the attention of every iteration.
+
+        Returns:
+            A :class:`DiscoveryOutput`.
+        """
+        shape = ("batch", 3, *self.encoder.resolution)
+        pixels = prepare("ObjectDiscovery", "image", image, shape, self.attention.to_key.weight)
+        found = self.attention(
+            self.encoder(pixels), slots, n_slots=n_slots, generator=generator, trace=trace
+        )
+        decoded = self.decoder(found.slots)
+        reconstruction, masks = compose(decoded)
+        return DiscoveryOutput(reconstruction, decoded.rgb, masks, *found)

@@ -1,0 +1,142 @@
+"""From slots back to an image."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from slotmesh.nn.position import PositionEmbedding, check_resolution
+from slotmesh.ops import _checks as checks
+from slotmesh.ops._precision import full_precision
+from slotmesh.ops._problem import compute_dtype
+
+
+class Decoded(NamedTuple):
+    """A picture of each slot.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn import SpatialBroadcastDecoder
+        >>> decoded = SpatialBroadcastDecoder(64, resolution=(16, 16))(torch.randn(2, 6, 64))
+        >>> decoded.rgb.shape, decoded.logits.shape
+        (torch.Size([2, 6, 3, 16, 16]), torch.Size([2, 6, 16, 16]))
+    """
+
+    rgb: Tensor
+    """``(..., m, 3, H, W)``: colours, in the range that the images of the training have."""
+    logits: Tensor
+    """``(..., m, H, W)``: where the slot is; a softmax over slots makes masks of it."""
+
+
+def compose(decoded: Decoded) -> tuple[Tensor, Tensor]:
+    """Blend the pictures of the slots into one image, in float32 at least.
+
+    Args:
+        decoded: What a decoder returned.
+
+    Returns:
+        The image ``(..., 3, H, W)``, and the masks ``(..., m, H, W)``: the share of each slot in
+        each pixel. They sum to 1 over slots.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn import Decoded, compose
+        >>> image, masks = compose(Decoded(torch.randn(6, 3, 16, 16), torch.randn(6, 16, 16)))
+        >>> image.shape, torch.allclose(masks.sum(0), torch.ones(16, 16))
+        (torch.Size([3, 16, 16]), True)
+    """
+    dtype = compute_dtype(decoded.logits)
+    with full_precision(decoded.logits):
+        masks = torch.softmax(decoded.logits.to(dtype), -3)
+        image = (masks.unsqueeze(-3) * decoded.rgb.to(dtype)).sum(-4)
+    return image, masks
+
+
+class SpatialBroadcastDecoder(nn.Module):
+    """Draws each slot by itself: slot and position in every pixel, then deconvolutions.
+
+    The decoder of slot attention at full resolution: three transposed convolutions of 5x5 with
+    ReLU and one of 3x3 to colour and mask, all at stride 1. Weights start as torch makes them,
+    which is also what the authors do; for a transposed convolution their scale goes by the number
+    of *output* channels.
+
+    The input of the first layer is a slot, the same in every pixel, plus an embedding, the same
+    for every slot, and the layer is linear. So it is computed as the sum of two cheap responses,
+    equal to the plain layer up to rounding: one map for the embedding, and for each slot what its
+    25 taps add up to, which differs only near the borders.
+
+    Args:
+        slot_dim: Size of a slot.
+        channels: Channels of the layers between.
+        resolution: Height and width of the image.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn import SpatialBroadcastDecoder
+        >>> decoder = SpatialBroadcastDecoder(64, channels=32, resolution=(16, 16))
+        >>> decoder(torch.randn(2, 6, 64)).rgb.shape
+        torch.Size([2, 6, 3, 16, 16])
+    """
+
+    def __init__(
+        self, slot_dim: int, channels: int = 32, resolution: Sequence[int] = (64, 64)
+    ) -> None:
+        super().__init__()
+        checks.check_count("SpatialBroadcastDecoder", "slot_dim", slot_dim, 1)
+        checks.check_count("SpatialBroadcastDecoder", "channels", channels, 1)
+        self.resolution = check_resolution("SpatialBroadcastDecoder", resolution)
+        self.position = PositionEmbedding(slot_dim, self.resolution)
+        self.first = nn.ConvTranspose2d(slot_dim, channels, 5, padding=2)
+        self.rest = nn.Sequential(
+            nn.ReLU(),
+            nn.ConvTranspose2d(channels, channels, 5, padding=2),
+            nn.ReLU(),
+            nn.ConvTranspose2d(channels, channels, 5, padding=2),
+            nn.ReLU(),
+            nn.ConvTranspose2d(channels, 4, 3, padding=1),
+        )
+        height, width = self.resolution
+        self.register_buffer("rows", _reach(height, 5), persistent=False)
+        self.register_buffer("columns", _reach(width, 5), persistent=False)
+        self.rows: Tensor
+        self.columns: Tensor
+
+    def forward(self, slots: Tensor) -> Decoded:
+        """Slots ``(..., m, slot_dim)`` to a picture of each."""
+        self._check(slots)
+        flat = slots.flatten(0, -2)
+        embedding = self.first(self.position.embedding().unsqueeze(0))
+        rgba = self.rest(self._respond(flat) + embedding)
+        rgba = rgba.unflatten(0, slots.shape[:-1])
+        return Decoded(rgba[..., :3, :, :], rgba[..., 3, :, :])
+
+    def _respond(self, slots: Tensor) -> Tensor:
+        """The first layer without bias, of slots ``(k, slot_dim)`` in every pixel of the grid."""
+        weight = self.first.weight
+        # Autocast would round in between; only the last product is large.
+        with full_precision(slots):
+            taps = slots.to(weight.dtype) @ weight.flatten(1)
+            taps = self.rows @ taps.reshape(-1, *weight.shape[1:])
+        return taps @ self.columns.mT
+
+    def _check(self, slots: Tensor) -> None:
+        name, weight = "SpatialBroadcastDecoder", self.first.weight
+        slot_dim = weight.shape[0]
+        checks.check_matrix(name, "slots", slots, f"(..., slots m, {slot_dim})")
+        if slots.shape[-1] != slot_dim:
+            raise ValueError(
+                f"{name}: slots have shape {tuple(slots.shape)}, expected (..., m, {slot_dim}). "
+                "Make the decoder for slots of this size."
+            )
+        if slots.dtype != weight.dtype and not torch.is_autocast_enabled(slots.device.type):
+            raise ValueError(
+                f"{name}: slots are {slots.dtype}, expected {weight.dtype} like the decoder. "
+                f"Convert one of them with .to({weight.dtype}), or use torch.autocast."
+            )
+
+
+def _reach(size: int, kernel: int) -> Tensor:
+    """``(size, kernel)``: 1 where a tap of a centred transposed kernel falls inside the grid."""
+    source = torch.arange(size).unsqueeze(1) + kernel // 2 - torch.arange(kernel)
+    return ((source >= 0) & (source < size)).to(torch.get_default_dtype())
