@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -40,6 +42,34 @@ def svg_uri(figure: Figure) -> str:
 def save_svg(figure: Figure, path: Path) -> None:
     """Write the figure to a file."""
     path.write_bytes(svg_bytes(figure))
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Write the figure as its name ends, .svg or .png; it appears only when it is whole."""
+    if path.suffix == ".svg":
+        picture = svg_bytes(figure)
+    elif path.suffix == ".png":
+        buffer = io.BytesIO()
+        with mpl.rc_context(_STYLE):
+            figure.savefig(buffer, format="png", dpi=dpi)
+        picture = buffer.getvalue()
+    else:
+        raise ValueError(f"{path} ends in {path.suffix!r}, expected .svg or .png. Rename it.")
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(picture)
+    part.replace(path)
+
+
+def shades(colour: str, n: int) -> list[str]:
+    """``n`` shades of a colour from light to dark, for curves that have an order."""
+    base = np.array(to_rgb(colour))
+    mixed: list[str] = []
+    for i in range(n):
+        # By way of the colour itself: straight from light to dark the middle would be grey.
+        t = 2 * i / (n - 1) - 1 if n > 1 else 0.0
+        r, g, b = (1 - abs(t)) * base + abs(t) * (0.5 * base + (0.5 if t < 0 else 0.0))
+        mixed.append(to_hex((r, g, b)))
+    return mixed
 
 
 def panels(
