@@ -6,54 +6,97 @@ from typing import Annotated, Any, Union
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from slotmesh import __version__
 from slotmesh.experiments import data
 from slotmesh.experiments.demo import Demo, run_demo
+from slotmesh.experiments.evaluate import Evaluate, run_evaluate
+from slotmesh.experiments.export import ExportModel, run_export_model
+from slotmesh.experiments.figures import Figure, run_figure
+from slotmesh.experiments.report import Report, run_report
+from slotmesh.experiments.tasks import TASKS, preset
+from slotmesh.experiments.train import run_train
 
 Command = tuple[type, Callable[[Any], object]]
 """Settings (a dataclass, whose docstrings are the help text), and what runs them."""
 
-COMMANDS: dict[str, Command] = {"demo": (Demo, run_demo)}
+COMMANDS: dict[str, Command] = {
+    "demo": (Demo, run_demo),
+    "evaluate": (Evaluate, run_evaluate),
+    "report": (Report, run_report),
+    "export": (ExportModel, run_export_model),
+    "figure": (Figure, run_figure),
+}
 GROUPS: dict[str, tuple[str, dict[str, Command]]] = {
+    "train": (
+        "Train an experiment of the paper, or go on with a run that stopped.",
+        {name: (kind.settings_type, run_train) for name, kind in TASKS.items()},
+    ),
     "data": ("Look at worlds and datasets, and write them to files.", data.COMMANDS),
 }
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command; a mistake of the caller's ends in one line and exit code 1."""
-    if list(sys.argv[1:] if args is None else args) == ["--version"]:
+    words = list(sys.argv[1:] if args is None else args)
+    if words == ["--version"]:
         Console().print(f"slotmesh {__version__}", highlight=False)
         return
-    settings: Any = tyro.cli(
-        _all_settings(),
-        prog="slotmesh",
-        description="Slot attention whose cross-attention is optimal transport.",
-        args=args,
-    )
-    runs = dict([*COMMANDS.values(), *(c for _, group in GROUPS.values() for c in group.values())])
     errors = Console(stderr=True, highlight=False)
     try:
-        runs[type(settings)](settings)
+        settings: Any = tyro.cli(
+            _all_settings(words),
+            prog="slotmesh",
+            description="Slot attention whose cross-attention is optimal transport.",
+            args=words,
+        )
+        _runner(type(settings))(settings)
     except (ValueError, OSError) as error:
-        errors.print(f"[red]slotmesh:[/red] {error}", soft_wrap=True)
+        errors.print(f"[red]slotmesh:[/red] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("slotmesh: interrupted")
         sys.exit(130)
 
 
-def _all_settings() -> Any:
+def _runner(kind: type) -> Callable[[Any], object]:
+    commands = [*COMMANDS.values(), *(c for _, group in GROUPS.values() for c in group.values())]
+    return dict(commands)[kind]
+
+
+def _all_settings(words: Sequence[str]) -> Any:
     """One type for tyro: a choice of commands and of groups of commands."""
-    choices = _choices(COMMANDS)
+    choices = [_choice(name, kind) for name, (kind, _) in COMMANDS.items()]
     for name, (description, commands) in GROUPS.items():
+        group = [
+            _choice(task, kind, _start(task, words) if name == "train" else None)
+            for task, (kind, _) in commands.items()
+        ]
         word = tyro.conf.subcommand(name, description=description)
-        choices.append(Annotated[Union[tuple(_choices(commands))], word])  # noqa: UP007
+        choices.append(Annotated[Union[tuple(group)], word])  # noqa: UP007
     return Union[tuple(choices)]  # noqa: UP007
 
 
-def _choices(commands: dict[str, Command]) -> list[Any]:
-    return [
-        Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]
-        for name, (kind, _) in commands.items()
-    ]
+def _choice(name: str, kind: type, start: Any = None) -> Any:
+    if start is None:
+        return Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]
+    return Annotated[kind, tyro.conf.subcommand(name, default=start, prefix_name=False)]
+
+
+def _start(task: str, words: Sequence[str]) -> Any:
+    """Where the settings of a task start: its variant and preset decide all defaults."""
+    if list(words[:2]) != ["train", task]:
+        return preset(task)
+    given = {name: _value(words, f"--{name}") for name in ("variant", "preset")}
+    return preset(task, **{name: value for name, value in given.items() if value is not None})
+
+
+def _value(words: Sequence[str], flag: str) -> str | None:
+    found = None
+    for word, after in zip(words, [*words[1:], None], strict=True):
+        if word == flag and after is not None:
+            found = after
+        elif word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+    return found

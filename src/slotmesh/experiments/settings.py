@@ -1,0 +1,259 @@
+"""Settings that all experiments share. Docstrings are the help text of the command line."""
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+InitName = Literal["gaussian", "fixed-gaussian", "learned-slots", "shared-slot"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained and evaluated on."""
+
+    batch_size: int = 64
+    """Samples in a step, over all processes together."""
+    train_size: int | None = None
+    """Different training samples; none is as many as steps need."""
+    val_size: int = 320
+    """Validation samples."""
+    test_size: int = 1000
+    """Test samples, for `slotmesh evaluate`."""
+    seed: int = 0
+    """Another seed, another dataset."""
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        for flag in ("batch_size", "val_size", "test_size"):
+            at_least(f"data.{flag}", getattr(self, flag), 1)
+        at_least("data.seed", self.seed, 0)
+        if self.train_size is not None and self.train_size < self.batch_size:
+            raise ValueError(
+                f"--data.train-size is {self.train_size}, expected at least --data.batch-size, "
+                f"which is {self.batch_size}."
+            )
+
+
+@dataclass(frozen=True)
+class ImageData(Data):
+    """What is trained and evaluated on."""
+
+    root: Path | None = None
+    """The real dataset: its folder, an HDF5 file in the authors' layout, or a folder with
+    train.h5, val.h5 and test.h5. The procedural world by default."""
+    size: int = 64
+    """Width and height of the images."""
+    workers: int = 2
+    """Processes that read a real dataset; the world needs none."""
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        super().check()
+        at_least("data.size", self.size, 8)
+        at_least("data.workers", self.workers, 0)
+        if self.root is not None and not self.root.exists():
+            raise ValueError(f"--data.root is {self.root}, which does not exist.")
+
+
+@dataclass(frozen=True)
+class Optim:
+    """How the weights are learned: Adam, with a learning rate that all factors below multiply."""
+
+    lr: float = 4e-4
+    """Adam's learning rate."""
+    warmup: int = 0
+    """Steps over which it rises from 0."""
+    half_life: int | None = None
+    """Steps in which it falls by half, all along."""
+    drop_at: float | None = None
+    """Part of the run after which it falls to a tenth."""
+    cosine: bool = False
+    """Whether it falls to 0 along half a cosine."""
+    clip: float | None = None
+    """Largest norm of the gradient."""
+
+    def factor(self, step: int, steps: int) -> float:
+        """Of the learning rate, at a step of so many."""
+        factor = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        if self.half_life is not None:
+            factor *= 0.5 ** (step / self.half_life)
+        if self.drop_at is not None and step >= self.drop_at * steps:
+            factor *= 0.1
+        if self.cosine:
+            factor *= 0.5 * (1 + math.cos(math.pi * min(step / steps, 1.0)))
+        return factor
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        positive("optim.lr", self.lr)
+        at_least("optim.warmup", self.warmup, 0)
+        for flag in ("half_life", "clip"):
+            if getattr(self, flag) is not None:
+                positive(f"optim.{flag}", getattr(self, flag))
+        if self.drop_at is not None and not 0 < self.drop_at < 1:
+            raise ValueError(f"--optim.drop-at is {self.drop_at}, expected a part between 0 and 1.")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What it runs on."""
+
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """cpu, gpu, or the best there is."""
+    devices: int = 1
+    """Processes (GPUs) on each machine."""
+    nodes: int = 1
+    """Machines."""
+    precision: Literal["32", "tf32", "bf16"] = "32"
+    """32: single precision, as the paper; tf32: faster products on a GPU; bf16: mixed."""
+    threads: int | None = None
+    """Threads a process on the CPU; torch's own choice by default."""
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        at_least("hardware.devices", self.devices, 1)
+        at_least("hardware.nodes", self.nodes, 1)
+        if self.threads is not None:
+            at_least("hardware.threads", self.threads, 1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a training run."""
+
+    task: tyro.conf.Suppress[str] = ""
+    """Which experiment."""
+    variant: str = "SA-MESH"
+    """SA, SA-SH, SA-EMD, SA-MESH, or another that the experiment has."""
+    preset: Literal["quick", "paper"] = "quick"
+    """Where the other settings start: minutes on 2 CPU cores, or the paper's."""
+    seed: int = 0
+    """Of the first weights, the order of the data and all noise."""
+    out: Path | None = None
+    """Folder of the run; runs/TASK/VARIANT-PRESET-SEED by default. A run that stopped goes on."""
+    overwrite: bool = False
+    """Start anew although the folder holds a run."""
+    steps: int = 1000
+    """Training steps."""
+    val_every: int = 250
+    """Steps between two validations, each with sample pictures."""
+    save_every: int = 250
+    """Steps between two checkpoints: what a kill can cost."""
+    log_every: int = 50
+    """Steps between two lines of the log."""
+    data: Any = None
+    model: Any = None
+    transport: Any = None
+    optim: Optim = field(default_factory=Optim)
+    hardware: Hardware = field(default_factory=Hardware)
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        for name in ("steps", "val_every", "save_every", "log_every"):
+            at_least(name, getattr(self, name), 1)
+        at_least("seed", self.seed, 0)
+        for part in (self.data, self.model, self.optim, self.hardware):
+            part.check()
+        try:
+            self.transport.build()
+        except ValueError as error:
+            said = str(error).partition(": ")[2]
+            name = said.partition(" ")[0]
+            where = flag(f"transport.{name}") if hasattr(self.transport, name) else "--transport:"
+            raise ValueError(f"{where} {said.partition(' ')[2]}") from error
+        ranks = self.hardware.devices * self.hardware.nodes
+        if self.data.batch_size % ranks:
+            raise ValueError(
+                f"--data.batch-size is {self.data.batch_size}, expected a multiple of the {ranks} "
+                "processes (--hardware.devices times --hardware.nodes)."
+            )
+        if self.data.val_size < ranks:
+            raise ValueError(
+                f"--data.val-size is {self.data.val_size}, expected at least one sample for each "
+                f"of the {ranks} processes (--hardware.devices times --hardware.nodes)."
+            )
+
+    @property
+    def folder(self) -> Path:
+        """Of the run."""
+        name = f"{self.variant}-{self.preset}-{self.seed}"
+        return Path("runs") / self.task / name if self.out is None else self.out
+
+
+def flag(name: str) -> str:
+    """The command line's name of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Check a setting that must not be below a bound."""
+    if not value >= least:
+        raise ValueError(f"{flag(name)} is {value}, expected at least {least}.")
+
+
+def positive(name: str, value: float) -> None:
+    """Check a setting that must be a finite number above 0."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{flag(name)} is {value}, expected a finite number above 0.")
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """Settings as JSON holds them."""
+    values = dataclasses.asdict(settings)
+
+    def simple(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: simple(v) for k, v in value.items()}
+        return str(value) if isinstance(value, Path) else value
+
+    return simple(values)
+
+
+def rebuild(kind: type, values: dict[str, Any], where: str) -> Any:
+    """Settings of a kind from what :func:`plain` made of them."""
+    hints = typing.get_type_hints(kind)
+    known = {f.name for f in dataclasses.fields(kind)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ValueError(
+            f"{where} has the setting {unknown[0]!r}, which {kind.__name__} does not know. It was "
+            "written by another version of slotmesh."
+        )
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+            value = rebuild(hint, value, where)  # pyright: ignore[reportArgumentType]
+        elif not _fits(value, hint):
+            raise ValueError(f"{where} has {value!r} as {name!r}, expected {_name(hint)}.")
+        elif value is not None and Path in (hint, *typing.get_args(hint)):
+            value = Path(value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        made[name] = value
+    return kind(**made)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value out of JSON is of a type."""
+    origin = typing.get_origin(hint)
+    if hint is Any:
+        return True
+    if origin is Literal:
+        return value in typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, part) for part in typing.get_args(hint))
+    if isinstance(value, bool):
+        return hint is bool
+    more = {float: (int, float), Path: (str, Path)}
+    return isinstance(value, more.get(hint, (list, tuple) if origin is tuple else hint))
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)

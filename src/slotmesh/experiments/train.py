@@ -1,0 +1,176 @@
+"""``slotmesh train``: one experiment, from first weights or from where it stopped."""
+
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+
+from slotmesh.experiments.experiment import Experiment
+from slotmesh.experiments.runs import Run, open_run, prepare, steps_done
+from slotmesh.experiments.settings import Hardware, Settings
+from slotmesh.experiments.tasks import experiment
+
+
+def run_train(settings: Settings, console: Console | None = None) -> Run:
+    """Train, or go on with a run that stopped; the finished run.
+
+    Raises:
+        ValueError: If a setting is wrong, before any data is touched.
+    """
+    console = Console() if console is None else console
+    made = experiment(settings)
+    check_hardware(settings.hardware)
+    first = fit(made, console)
+    if first:
+        folder = escape(str(settings.folder))
+        console.print(
+            f"Trained: [bold]{folder}[/bold]. Next: slotmesh evaluate {folder}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    return open_run(settings.folder)
+
+
+def fit(made: Experiment, console: Console) -> bool:
+    """Train an experiment; whether this is the first of all processes."""
+    from slotmesh.experiments.training.checkpoints import Keeper
+    from slotmesh.experiments.training.data import RunData
+    from slotmesh.experiments.training.failure import NonFinite, save_failure
+    from slotmesh.experiments.training.journal import Journal
+    from slotmesh.experiments.training.learner import Learner
+    from slotmesh.experiments.training.pictures import Pictures
+    from slotmesh.experiments.training.processes import agree
+    from slotmesh.experiments.training.progress import Bar
+    from slotmesh.experiments.training.signals import Signals, Stopped
+    from slotmesh.experiments.training.stream import Order
+
+    settings = made.settings
+    folder = settings.folder
+    keeper = Keeper(folder / "checkpoints", settings.save_every)
+    journal = Journal(folder, settings.log_every)
+    # In this order: what is written is complete when the bar shows it and when a signal ends it.
+    callbacks = [
+        journal,
+        keeper,
+        Pictures(folder / "pictures"),
+        Bar(console, journal, made.goal),
+        Signals(keeper),
+    ]
+    trainer = make_trainer(settings, callbacks)
+    resume = agree(trainer, lambda: prepare(settings), keeper.last)
+    if trainer.is_global_zero:
+        _announce(settings, resume, console)
+    if resume is not None and steps_done(resume) >= settings.steps:
+        return trainer.is_global_zero
+    learner = Learner(made)
+    try:
+        data = RunData(made, console)
+        trainer.fit(learner, data, ckpt_path=None if resume is None else str(resume))
+    except Stopped as stopped:
+        if trainer.is_global_zero:
+            console.print(
+                f"Stopped at step {stopped.step}, and saved. The same command goes on from there.",
+                highlight=False,
+            )
+        sys.exit(stopped.exit_code)
+    except SystemExit as ended:
+        # Lightning gives Ctrl-C, before the first step, the exit code of an error.
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from ended
+        raise
+    except NonFinite as failed:
+        if not trainer.is_global_zero:
+            sys.exit(1)
+        _, n = made.source("train", torch.device("cpu"))
+        order = Order(n, batch_size=settings.data.batch_size, seed=settings.seed)
+        index = order.batch(failed.step)
+        said = save_failure(folder / "failure", made, learner.model, index, failed.step)
+        raise ValueError(said) from failed
+    return trainer.is_global_zero
+
+
+def check_hardware(hardware: Hardware) -> None:
+    """Raise a ValueError that names the flag where this machine is not as the settings say."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if hardware.accelerator == "gpu" and not (gpus or torch.backends.mps.is_available()):
+        raise ValueError("--hardware.accelerator is gpu, but torch finds no GPU here. Pass cpu.")
+    if hardware.accelerator != "cpu" and gpus and hardware.devices > gpus:
+        raise ValueError(f"--hardware.devices is {hardware.devices}, but here are {gpus} GPUs.")
+    # What torchrun and srun say; without this, each process would train for itself.
+    started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS"))
+    expected = hardware.devices * hardware.nodes
+    if started is not None and int(started) != expected:
+        raise ValueError(
+            f"{started} processes were started, but --hardware.devices {hardware.devices} times "
+            f"--hardware.nodes {hardware.nodes} is {expected}."
+        )
+
+
+def make_trainer(settings: Settings, callbacks: list[Any]) -> Any:
+    """Lightning's trainer with the settings of the hardware."""
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+    from slotmesh.experiments.training.checkpoints import PlainCheckpoints
+
+    hardware = settings.hardware
+    if hardware.threads is not None:
+        torch.set_num_threads(hardware.threads)
+    torch.set_float32_matmul_precision("high" if hardware.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = hardware.precision == "tf32"
+    _quieten()
+    several = hardware.devices * hardware.nodes > 1
+    try:
+        return Trainer(
+            accelerator=hardware.accelerator,
+            devices=hardware.devices,
+            num_nodes=hardware.nodes,
+            strategy="ddp" if several else "auto",
+            precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
+            max_steps=settings.steps,
+            max_epochs=-1,
+            val_check_interval=settings.val_every,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            callbacks=callbacks,
+            plugins=[PlainCheckpoints()],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            default_root_dir=settings.folder,
+        )
+    except (MisconfigurationException, RuntimeError) as error:
+        raise ValueError(f"--hardware: {error}") from error
+
+
+def _announce(settings: Settings, resume: Path | None, console: Console) -> None:
+    size = f"{settings.steps} steps of {settings.data.batch_size}"
+    console.print(
+        f"[bold]{settings.task}[/bold] {settings.variant}, preset {settings.preset}, seed "
+        f"{settings.seed}: {size}, in {escape(str(settings.folder))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if resume is not None:
+        console.print("Going on from its last checkpoint.")
+
+
+def _quieten() -> None:
+    """Lightning's advice that does not apply to runs of this kind."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for text in (
+        ".*does not have many workers.*",
+        ".*GPU available but not used.*",
+        ".*is not resumable.*",
+        ".*treespec, LeafSpec.*",
+    ):
+        warnings.filterwarnings("ignore", text)

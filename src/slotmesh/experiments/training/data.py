@@ -1,0 +1,81 @@
+"""The data of a run, as Lightning asks for it."""
+
+from lightning.pytorch import LightningDataModule
+from rich.console import Console
+
+from slotmesh.experiments.experiment import Experiment, Source, Split
+from slotmesh.experiments.training.cache import cached
+from slotmesh.experiments.training.stream import EvalBatches, Order, TrainBatches
+
+# Batches that a world makes at a time on a GPU, which is idle with few samples.
+_AHEAD = 16
+
+
+class RunData(LightningDataModule):
+    """Training and validation batches of an experiment.
+
+    Args:
+        experiment: Whose.
+        console: Shows the progress where samples are made ahead, if given.
+    """
+
+    def __init__(self, experiment: Experiment, console: Console | None = None) -> None:
+        super().__init__()
+        self.experiment = experiment
+        self.console = console
+
+    def train_dataloader(self) -> TrainBatches:
+        """From the trainer's step on, without end."""
+        trainer = self.trainer
+        assert trainer is not None
+        settings, device = self.experiment.settings, trainer.strategy.root_device
+        source, n = self._source("train")
+        order = Order(
+            n,
+            batch_size=settings.data.batch_size,
+            seed=settings.seed,
+            rank=trainer.global_rank,
+            n_ranks=trainer.world_size,
+        )
+        return TrainBatches(
+            source,
+            order,
+            start=lambda: trainer.global_step,
+            ahead=_AHEAD if device.type == "cuda" and not self._workers else 1,
+            workers=self._workers,
+        )
+
+    def val_dataloader(self) -> EvalBatches:
+        """The validation set."""
+        trainer = self.trainer
+        assert trainer is not None
+        source, n = self._source("val")
+        assert n is not None
+        return EvalBatches(
+            source,
+            n,
+            batch_size=self.experiment.settings.data.batch_size,
+            rank=trainer.global_rank,
+            n_ranks=trainer.world_size,
+            workers=self._workers,
+        )
+
+    def _source(self, split: Split) -> tuple[Source, int | None]:
+        """A world that has an end is made once; it would be made anew every epoch otherwise."""
+        trainer = self.trainer
+        assert trainer is not None
+        device = trainer.strategy.root_device
+        source, n = self.experiment.source(split, device)
+        if self._is_real:
+            return source, n
+        console = self.console if trainer.is_global_zero else None
+        return cached(source, n, device, console), n
+
+    @property
+    def _is_real(self) -> bool:
+        return getattr(self.experiment.settings.data, "root", None) is not None
+
+    @property
+    def _workers(self) -> int:
+        """Only a real dataset is read by other processes."""
+        return self.experiment.settings.data.workers if self._is_real else 0
