@@ -13,6 +13,7 @@ from torch import Tensor
 
 from slotmesh.ops import _checks as checks
 from slotmesh.ops._problem import check_problem, marginals, problem
+from slotmesh.ops._typed import custom_op
 
 Backend = Literal["auto", "torch", "triton"]
 BACKENDS: tuple[Backend, ...] = ("auto", "torch", "triton")
@@ -57,7 +58,7 @@ def _unfit(cost: Tensor) -> str | None:
     if not torch.compiler.is_compiling():
         if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore
             return "this is inside a transform of torch.func, which the kernels do not know"
-        if torch.autograd.forward_ad._current_level >= 0:
+        if torch.autograd.forward_ad._current_level >= 0:  # pyright: ignore
             return "forward-mode derivatives are on, which the kernels do not have"
     return None
 
@@ -82,7 +83,7 @@ def flatten(
     input_mask: Tensor | None,
 ) -> Flat:
     """Check the arguments as :func:`problem` does, and bring them to one form."""
-    if checks.can_read_values(*(x for x in (cost, a, b, slot_mask, input_mask))):
+    if checks.can_read_values(cost, a, b, slot_mask, input_mask):
         problem(op, cost, a, b, slot_mask, input_mask)  # for its errors
     batch = check_problem(op, cost, a, b, slot_mask, input_mask)
     m, n = cost.shape[-2:]
@@ -113,7 +114,7 @@ def flat_temperature(tau: float | Tensor, batch: tuple[int, ...]) -> tuple[Tenso
     return tau[..., 0, 0].expand(batch).reshape(-1).contiguous(), 1.0
 
 
-@torch.library.custom_op("slotmesh::transport_backward", mutates_args=())
+@custom_op("slotmesh::transport_backward", mutates_args=())
 def transport_backward(
     cost: Tensor,
     history: Tensor | None,

@@ -1,3 +1,4 @@
+# type: ignore  # kernels are a language of their own, which only looks like Python
 """The backward kernel: reverse mode through Sinkhorn, or through all that MESH ran one by another.
 
 The plan's gradient enters at the last half-step over slots and walks back through the iterations,
@@ -5,8 +6,7 @@ as the entropy's does in the forward kernel. Where MESH reuses potentials with t
 (``C.keep``) what arrives at the first u goes on into the Sinkhorn before, with the cost it had.
 """
 
-# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
-# ruff: noqa: N803
+# ruff: noqa: N803, RUF059
 
 import triton
 import triton.language as tl
@@ -17,6 +17,7 @@ from slotmesh.ops._triton.tile import (
     SMALLEST,
     block,
     clean,
+    columns,
     count_inputs,
     exchange,
     my_part,
@@ -56,8 +57,8 @@ def plan_mean(
     rows, m, n, start, stop = place
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
-        tile, cols, _, b = block(k, c, source, there, place, masses, C)
-        z, e, s, w, _ = shares(tile, scale, u, kappa, b)
+        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
         acc += e * (w[None, :] * read(grad_plan, rows, cols, m, n, stop))
     return exchange(sum_of(acc, 1), post, turn, C.M, C)
 
@@ -70,8 +71,8 @@ def enter(
     """Gradient by u before the last iteration of the last Sinkhorn."""
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
-        tile, cols, _, b = block(k, c, source, there, place, masses, C)
-        z, e, s, w, _ = shares(tile, scale, u, kappa, b)
+        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
         d, y = seed(e, w, cols, weight, offset, grad_plan, grad_v, place, C)
         acc += e * (y / s)[None, :]
     x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
@@ -80,30 +81,32 @@ def enter(
 
 @triton.jit
 def walk_back(
-    x, last, log_a_grad, c, source, there, place, masses, spare, record, flows, n_iters, chunks,
-    scale, post, turn, C: tl.constexpr,
+    x, last, log_a_grad, c, source, there, place, masses, record, flows, n_iters, chunks, scale,
+    post, turn, C: tl.constexpr,
 ):  # fmt: skip
     """From the gradient by u after iteration ``last`` to that after the first.
 
     ``flows`` gets each of them over r, and their sum is added to the gradient by log a.
     """
     rows, m, n, start, stop = place
-    flow = x * read_row(record, n_iters + last - 1, rows, m, 0.0)
+    flow = x * read_row(record, 2 * n_iters + last - 1, rows, m, 0.0)
     write_row(flows, last, flow, rows, m)
     log_a_grad += x
     for q in range(last - 1):
         t = last - q
         before = read_row(record, t - 1, rows, m, ABSENT)
+        own = read_row(record, n_iters + t - 1, rows, m, 0.0)
+        inverse = read_row(record, 2 * n_iters + t - 2, rows, m, 0.0)
         acc = tl.full((C.M, C.N), 0.0, tl.float32)
         for k in range(chunks):
-            tile, cols, _, b = block(k, c, source, there, place, masses, C)
-            z, e, s, w, _ = shares(tile, scale, before, spare, b)
+            tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+            z, e, s, w, top = shares(tile, scale, before, own, b)
             y = w * sum_of(e * flow[:, None], 0)
             acc += e * (y / s)[None, :]
         x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-        x = spare * x
+        x = own * x
         log_a_grad += x
-        flow = x * read_row(record, n_iters + t - 2, rows, m, 0.0)
+        flow = x * inverse
         write_row(flows, t - 1, flow, rows, m)
     tl.debug_barrier()
     return log_a_grad, turn
@@ -111,8 +114,8 @@ def walk_back(
 
 @triton.jit
 def assemble(
-    tile, cols, b, u, kappa, first_kappa, weight, offset, grad_plan, grad_v, place, spare, record,
-    flows, last, scale, SEEDED: tl.constexpr, C: tl.constexpr,
+    tile, cols, b, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows, last,
+    n_iters, scale, SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block by the log kernel (M, N) and by log b (N,), from what flows into each u.
 
@@ -121,7 +124,7 @@ def assemble(
     """
     rows, m, n, start, stop = place
     if SEEDED:
-        z, e, s, w, _ = shares(tile, scale, u, kappa, b)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
         g, y = seed(e, w, cols, weight, offset, grad_plan, grad_v, place, C)
         share = y / s
         g -= e * (kappa[:, None] * share[None, :])
@@ -135,8 +138,8 @@ def assemble(
         t = last - q
         before = read_row(record, t - 1, rows, m, ABSENT)
         flow = read_row(flows, t, rows, m, 0.0)
-        own = tl.where(t == 1, first_kappa, spare)
-        z, e, s, w, _ = shares(tile, scale, before, own, b)
+        own = read_row(record, n_iters + t - 1, rows, m, 0.0)
+        z, e, s, w, top = shares(tile, scale, before, own, b)
         y = -w * sum_of(e * flow[:, None], 0)
         share = y / s
         g -= e * (flow[:, None] * w[None, :] + own[:, None] * share[None, :])
@@ -146,20 +149,20 @@ def assemble(
 
 @triton.jit
 def finish(
-    u, kappa, weight, offset, c, source, there, place, masses, spare, record, flows, last,
-    grad_plan, grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale,
-    post, turn, SEEDED: tl.constexpr, C: tl.constexpr,
+    u, kappa, weight, offset, c, source, there, place, masses, record, flows, last, grad_plan,
+    grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
+    SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of one Sinkhorn; returns those by its first u and the temperature."""
     rows, m, n, start, stop = place
-    first_kappa = read_row(record, 2 * n_iters, rows, m, 0.0)
+    first_kappa = read_row(record, n_iters, rows, m, 0.0)
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     tau_acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
         tile, cols, mass, counted = block(k, c, source, there, place, masses, C)
         g, log_b_grad, e, share = assemble(
-            tile, cols, counted, u, kappa, first_kappa, weight, offset, grad_plan, grad_v, place,
-            spare, record, flows, last, scale, SEEDED, C,
+            tile, cols, counted, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows,
+            last, n_iters, scale, SEEDED, C,
         )  # fmt: skip
         if C.keep or C.grad_init:
             acc += e * share[None, :]
@@ -173,7 +176,7 @@ def finish(
         g = clean(g, there, masses[1], cols, stop, C)
         write(g_cost, g, rows, cols, m, n, stop)
         if C.grad_marginals:
-            has_log = (mass >= SMALLEST) & masses[3]
+            has_log = mass >= SMALLEST
             by_b = tl.where(has_log, log_b_grad / tl.where(has_log, mass, 1.0), 0.0)
             if not SEEDED:
                 by_b += tl.load(g_b + cols, mask=cols < stop, other=0.0)
@@ -196,21 +199,21 @@ def backward_kernel(
 ):  # fmt: skip
     """Gradients of plan, u, v and changed cost to those of cost, a, b, temperature and init."""
     element, place, post = my_part(ticket, mail, m, n, width, C)
-    rows, _, _, start, stop = place
+    rows, m, n, start, stop = place
     area = element * m * n
     turn = start * 0
 
-    there, mass, log, held, spare = slot_masses(a + element * m, slot_mask + element * m, rows, m, C)
+    there, mass, log_mass, held, spare = slot_masses(
+        a + element * m, slot_mask + element * m, rows, m, C
+    )
     b += element * n
     input_mask += element * n
-    _, even, some, turn = count_inputs(
-        b, input_mask, sum_of(mass, 0), place, chunks, post, turn, C
-    )
+    _, even, some, turn = count_inputs(b, input_mask, sum_of(mass, 0), place, chunks, post, turn, C)
     masses = (b, input_mask, even, some)
     if C.tau:
         temperature = tl.load(tau + element)
     scale = -LOG2E / temperature
-    size = (2 * n_iters + 1) * m
+    size = 3 * n_iters * m
     record = trace + (n_links * batch.to(tl.int64) + element) * size
     flows += element * (n_iters + 1) * m
     source = cost + area
@@ -221,14 +224,12 @@ def backward_kernel(
     g_b += element * n
 
     c = 0.0
-    cols = start + tl.arange(0, C.N)
+    cols = columns(0, place, C)
     if C.resident:
         c = clean(read(source, rows, cols, m, n, stop), there, input_mask, cols, stop, C)
     u = read_row(record, n_iters - 1, rows, m, ABSENT)
-    inverse = tl.where(there, read_row(record, 2 * n_iters - 1, rows, m, 0.0), 0.0)
-    kappa = spare
-    if n_iters == 1:
-        kappa = read_row(record, 2, rows, m, 0.0)
+    kappa = read_row(record, 2 * n_iters - 1, rows, m, 0.0)
+    inverse = tl.where(there, read_row(record, 3 * n_iters - 1, rows, m, 0.0), 0.0)
 
     by_mass = tl.full((C.M,), 0.0, tl.float32)
     log_a_grad = tl.full((C.M,), 0.0, tl.float32)
@@ -247,12 +248,12 @@ def backward_kernel(
             scale, post, turn, C,
         )  # fmt: skip
         log_a_grad, turn = walk_back(
-            x, n_iters - 1, log_a_grad, c, source, there, place, masses, spare, record, flows,
+            x, n_iters - 1, log_a_grad, c, source, there, place, masses, record, flows,
             n_iters, chunks, scale, post, turn, C,
         )  # fmt: skip
     tau_grad = tl.full((C.M,), 0.0, tl.float32)
     x, tau_grad, turn = finish(
-        u, kappa, weight, offset, c, source, there, place, masses, spare, record, flows,
+        u, kappa, weight, offset, c, source, there, place, masses, record, flows,
         n_iters - 1, grad_plan, grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks,
         temperature, scale, post, turn, True, C,
     )  # fmt: skip
@@ -265,11 +266,11 @@ def backward_kernel(
             if C.resident:
                 c = read(source, rows, cols, m, n, stop)
             log_a_grad, turn = walk_back(
-                x, n_iters, log_a_grad, c, source, there, place, masses, spare, record, flows,
+                x, n_iters, log_a_grad, c, source, there, place, masses, record, flows,
                 n_iters, chunks, scale, post, turn, C,
             )  # fmt: skip
             x, tau_grad, turn = finish(
-                u, kappa, weight, offset, c, source, there, place, masses, spare, record, flows,
+                u, kappa, weight, offset, c, source, there, place, masses, record, flows,
                 n_iters, grad_plan, grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks,
                 temperature, scale, post, turn, False, C,
             )  # fmt: skip

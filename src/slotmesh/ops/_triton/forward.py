@@ -1,13 +1,13 @@
+# type: ignore  # kernels are a language of their own, which only looks like Python
 """The forward kernel: MESH's descent on the cost, then Sinkhorn; without descent, Sinkhorn alone.
 
 One program (or ``C.split`` of them) owns a batch element. It walks over its inputs block by block,
 once an iteration; with ``C.resident`` there is one block, which stays in registers. ``trace`` keeps
-what reverse mode needs, for a Sinkhorn of T iterations 2 T + 1 vectors over slots: u before each
-iteration, 1/r of each, and kappa before the first.
+what reverse mode needs, for a Sinkhorn of T iterations 3 T vectors over slots: u before each
+iteration, kappa before each, 1/r of each.
 """
 
-# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
-# ruff: noqa: N803
+# ruff: noqa: N803, RUF059
 
 import triton
 import triton.language as tl
@@ -20,15 +20,16 @@ from slotmesh.ops._triton.tile import (
     TINIEST,
     block,
     clean,
+    columns,
     count_inputs,
     exchange,
     exchange_pair,
-    floor_rows,
     log_or_zero,
     max_of,
     my_part,
     read,
     read_row,
+    scale_slots,
     shares,
     slot_masses,
     sum_of,
@@ -41,20 +42,17 @@ SHORTEST = tl.constexpr(1e-12)
 
 
 @triton.jit
-def cold_start(
-    first, c, source, there, place, masses, chunks, scale, post, turn, C: tl.constexpr
-):
+def cold_start(first, c, source, there, place, masses, chunks, scale, post, turn, C: tl.constexpr):
     """The state (u, kappa) of the first potentials (M,), fit for any costs.
 
     A slot that is far from every input has shares that are all too small for a float, although
     their ratios matter: its u is raised until the largest share is 2^-40, and kappa makes up.
     """
     takes_part = there & (first > -float("inf"))
-    kappa = tl.where(takes_part, 1.0, 0.0)
     u = tl.where(there, tl.where(takes_part, first * LOG2E, 0.0), ABSENT)
     acc = tl.full((C.M, C.N), -float("inf"), tl.float32)
     for k in range(chunks):
-        tile, cols, _, counted = block(k, c, source, there, place, masses, C)
+        tile, cols, input_mass, counted = block(k, c, source, there, place, masses, C)
         x = tile * scale + u[:, None]
         top = max_of(tl.where(takes_part[:, None], x, -float("inf")), 0)
         log = tl.where(counted > 0, log_or_zero(counted) - top, -float("inf"))
@@ -62,7 +60,8 @@ def cold_start(
     best, turn = exchange(max_of(acc, 1), post, turn, C.M, C, True)
     lack = best - LEAST
     lack = tl.where(takes_part & (lack > 0), 0.0, lack)
-    return tl.where(there, u - lack, ABSENT), kappa * tl.exp2(lack), turn
+    kappa = tl.where(takes_part, tl.exp2(tl.where(takes_part, lack, 0.0)), 0.0)
+    return tl.where(there, u - lack, ABSENT), kappa, turn
 
 
 @triton.jit
@@ -70,45 +69,44 @@ def iterate(
     u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale, post, turn,
     ENTROPY: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Sinkhorn from the state (u, kappa), up to r of the last iteration.
+    """Sinkhorn from the state (u, kappa).
 
-    Returns the state before the last iteration, r, and with ENTROPY the row sums of r's summands
-    times their logarithm.
+    Returns the states before and after the last iteration, its 1/r, and with ENTROPY the row sums
+    of r's summands times their logarithm.
     """
     rows, m, n, start, stop = place
     held, spare = slots
-    write_row(record, 2 * n_iters, kappa, rows, m)
     for t in range(n_iters - 1):
-        write_row(record, t, u, rows, m)
         acc = tl.full((C.M, C.N), 0.0, tl.float32)
         for k in range(chunks):
-            tile, cols, _, b = block(k, c, source, there, place, masses, C)
-            z, e, s, w, _ = shares(tile, scale, u, kappa, b)
+            tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+            z, e, s, w, top = shares(tile, scale, u, kappa, b)
             acc += e * w[None, :]
+        write_row(record, t, u, rows, m)
+        write_row(record, n_iters + t, kappa, rows, m)
         r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-        r = floor_rows(r)
-        write_row(record, n_iters + t, 1.0 / r, rows, m)
-        u = u - tl.log2(r) + held
-        kappa = spare
-    write_row(record, n_iters - 1, u, rows, m)
+        u, kappa, inverse = scale_slots(u, r, held, spare)
+        write_row(record, 2 * n_iters + t, inverse, rows, m)
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     log_acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
-        tile, cols, _, b = block(k, c, source, there, place, masses, C)
-        z, e, s, w, _ = shares(tile, scale, u, kappa, b)
+        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
         p = e * w[None, :]
         acc += p
         if ENTROPY:
             log_acc += p * (z + log_or_zero(w)[None, :])
+    write_row(record, n_iters - 1, u, rows, m)
+    write_row(record, 2 * n_iters - 1, kappa, rows, m)
     if ENTROPY:
         r, h, turn = exchange_pair(sum_of(acc, 1), sum_of(log_acc, 1), post, turn, C)
     else:
         r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
         h = r
-    r = floor_rows(r)
-    write_row(record, 2 * n_iters - 1, 1.0 / r, rows, m)
+    next_u, next_kappa, inverse = scale_slots(u, r, held, spare)
+    write_row(record, 3 * n_iters - 1, inverse, rows, m)
     tl.debug_barrier()
-    return u, kappa, r, h, turn
+    return u, kappa, next_u, next_kappa, inverse, h, turn
 
 
 @triton.jit
@@ -125,8 +123,8 @@ def seed(z, e, s, w, weight, mean):
 
 @triton.jit
 def walk_back(
-    u, kappa, weight, mean, c, source, there, place, masses, spare, record, flows, n_iters, chunks,
-    scale, post, turn, C: tl.constexpr,
+    u, kappa, weight, mean, c, source, there, place, masses, record, flows, n_iters, chunks, scale,
+    post, turn, C: tl.constexpr,
 ):  # fmt: skip
     """Reverse mode through the iterations down to the first: what flows into each u.
 
@@ -136,24 +134,26 @@ def walk_back(
     if n_iters > 1:
         acc = tl.full((C.M, C.N), 0.0, tl.float32)
         for k in range(chunks):
-            tile, cols, _, b = block(k, c, source, there, place, masses, C)
-            z, e, s, w, _ = shares(tile, scale, u, kappa, b)
+            tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+            z, e, s, w, top = shares(tile, scale, u, kappa, b)
             d, y = seed(z, e, s, w, weight, mean)
             acc += e * (y / s)[None, :]
         x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-        flow = -kappa * x * read_row(record, 2 * n_iters - 2, rows, m, 0.0)
+        flow = -kappa * x * read_row(record, 3 * n_iters - 2, rows, m, 0.0)
         write_row(flows, n_iters - 1, flow, rows, m)
         for q in range(n_iters - 2):
             t = n_iters - 1 - q
             before = read_row(record, t - 1, rows, m, ABSENT)
+            own = read_row(record, n_iters + t - 1, rows, m, 0.0)
+            inverse = read_row(record, 2 * n_iters + t - 2, rows, m, 0.0)
             acc = tl.full((C.M, C.N), 0.0, tl.float32)
             for k in range(chunks):
-                tile, cols, _, b = block(k, c, source, there, place, masses, C)
-                z, e, s, w, _ = shares(tile, scale, before, spare, b)
+                tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+                z, e, s, w, top = shares(tile, scale, before, own, b)
                 y = w * sum_of(e * flow[:, None], 0)
                 acc += e * (y / s)[None, :]
             x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-            flow = spare * x * read_row(record, n_iters + t - 2, rows, m, 0.0)
+            flow = own * x * inverse
             write_row(flows, t - 1, flow, rows, m)
         tl.debug_barrier()
     return turn
@@ -161,30 +161,71 @@ def walk_back(
 
 @triton.jit
 def assemble(
-    tile, b, u, kappa, first_kappa, weight, mean, place, spare, record, flows, n_iters, scale,
-    C: tl.constexpr,
+    tile, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C: tl.constexpr,
 ):  # fmt: skip
     """The derivative (M, N) of the entropy by the log kernel, from what flows into each u."""
     rows, m, n, start, stop = place
-    z, e, s, w, _ = shares(tile, scale, u, kappa, b)
+    z, e, s, w, top = shares(tile, scale, u, kappa, b)
     g, y = seed(z, e, s, w, weight, mean)
     g -= e * kappa[:, None] * (y / s)[None, :]
     for q in range(n_iters - 1):
         t = n_iters - 1 - q
         before = read_row(record, t - 1, rows, m, ABSENT)
         flow = read_row(flows, t, rows, m, 0.0)
-        own = tl.where(t == 1, first_kappa, spare)
-        z, e, s, w, _ = shares(tile, scale, before, own, b)
+        own = read_row(record, n_iters + t - 1, rows, m, 0.0)
+        z, e, s, w, top = shares(tile, scale, before, own, b)
         y = w * sum_of(e * flow[:, None], 0)
         g -= e * (flow[:, None] * w[None, :] - own[:, None] * (y / s)[None, :])
     return g
 
 
 @triton.jit
+def step_down(
+    u, kappa, weight, mean, c, source, there, place, masses, record, flows, slope, history,
+    n_iters, chunks, scale, length, post, turn, C: tl.constexpr,
+):  # fmt: skip
+    """Change the cost by a step of the given length down the entropy; returns the resident block.
+
+    d/dC is -1/temperature times d/dK, so descending on C ascends on the log kernel K.
+    """
+    rows, m, n, start, stop = place
+    if C.resident:
+        same, cols, input_mass, b = block(0, c, source, there, place, masses, C)
+        g = assemble(c, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C)
+        acc = g * g
+    else:
+        acc = tl.full((C.M, C.N), 0.0, tl.float32)
+        for k in range(chunks):
+            tile, cols, input_mass, b = block(k, c, source, there, place, masses, C)
+            d = assemble(tile, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C)
+            acc += d * d
+            write(slope, d, rows, cols, m, n, stop)
+    squares, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+    squared = sum_of(squares, 0)
+    least = SHORTEST * SHORTEST
+    factor = length * tl.rsqrt(tl.where(squared < least, least, squared))
+    tl.debug_barrier()
+    if C.resident:
+        if C.keep:
+            write(history, c, rows, cols, m, n, stop)
+        c += factor * g
+    else:
+        for k in range(chunks):
+            cols = columns(k, place, C)
+            tile = read(source, rows, cols, m, n, stop)
+            if C.keep:
+                write(history, tile, rows, cols, m, n, stop)
+            tile += factor * read(slope, rows, cols, m, n, stop)
+            write(source, tile, rows, cols, m, n, stop)
+        tl.debug_barrier()
+    return c, turn
+
+
+@triton.jit
 def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr):
     """The k-th block of costs as they came, with noise, and zeros for padding."""
     rows, m, n, start, stop = place
-    cols = start + k * C.N + tl.arange(0, C.N)
+    cols = columns(k, place, C)
     tile = read(cost, rows, cols, m, n, stop)
     if C.noise:
         tile += sigma * read(noise, rows, cols, m, n, stop)
@@ -200,19 +241,19 @@ def forward_kernel(
 ):  # fmt: skip
     """Costs (batch, m, n) to plan, potentials, error, changed costs, and the trace for backward."""
     element, place, post = my_part(ticket, mail, m, n, width, C)
-    rows, _, _, start, stop = place
+    rows, m, n, start, stop = place
     area = element * m * n
     turn = start * 0
 
-    there, mass, log, held, spare = slot_masses(a + element * m, slot_mask + element * m, rows, m, C)
+    there, mass, log_mass, held, spare = slot_masses(
+        a + element * m, slot_mask + element * m, rows, m, C
+    )
     slots = (held, spare)
     real_slots = sum_of(tl.where(there, 1.0, 0.0), 0)
     b += element * n
     input_mask += element * n
     total = sum_of(mass, 0)
-    real_inputs, even, some, turn = count_inputs(
-        b, input_mask, total, place, chunks, post, turn, C
-    )
+    real_inputs, even, some, turn = count_inputs(b, input_mask, total, place, chunks, post, turn, C)
     masses = (b, input_mask, even, some)
     if C.tau:
         temperature = tl.load(tau + element)
@@ -233,7 +274,7 @@ def forward_kernel(
         c = first_block(0, cost, noise, sigma, there, input_mask, place, C)
     elif C.mesh:
         for k in range(chunks):
-            cols = start + k * C.N + tl.arange(0, C.N)
+            cols = columns(k, place, C)
             tile = first_block(k, cost, noise, sigma, there, input_mask, place, C)
             write(source, tile, rows, cols, m, n, stop)
         tl.debug_barrier()
@@ -241,77 +282,46 @@ def forward_kernel(
     u, kappa, turn = cold_start(
         first, c, source, there, place, masses, chunks, scale, post, turn, C
     )
-    size = (2 * n_iters + 1) * m
+    size = 3 * n_iters * m
     record = trace + element * size
     flows += element * n_iters * m
     slope += area
     history += area
+    inverse = mass
     if C.mesh:
-        for step in range(n_steps):
-            first_kappa = kappa
-            u, kappa, r, h, turn = iterate(
+        # The last round is the Sinkhorn of the result.
+        for step in range(n_steps + 1):
+            u, kappa, next_u, next_kappa, inverse, h, turn = iterate(
                 u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale,
                 post, turn, True, C,
             )  # fmt: skip
-            weight = mass * (-LN2 / r)
-            mean = h / r
-            turn = walk_back(
-                u, kappa, weight, mean, c, source, there, place, masses, spare, record, flows,
-                n_iters, chunks, scale, post, turn, C,
-            )  # fmt: skip
-            g = 0.0
-            if C.resident:
-                _, _, _, counted = block(0, c, source, there, place, masses, C)
-                g = assemble(
-                    c, counted, u, kappa, first_kappa, weight, mean, place, spare, record,
-                    flows, n_iters, scale, C,
+            if step < n_steps:
+                weight = -LN2 * mass * inverse
+                mean = h * inverse
+                turn = walk_back(
+                    u, kappa, weight, mean, c, source, there, place, masses, record, flows,
+                    n_iters, chunks, scale, post, turn, C,
                 )  # fmt: skip
-                acc = g * g
-            else:
-                acc = tl.full((C.M, C.N), 0.0, tl.float32)
-                for k in range(chunks):
-                    tile, cols, _, counted = block(k, c, source, there, place, masses, C)
-                    d = assemble(
-                        tile, counted, u, kappa, first_kappa, weight, mean, place, spare, record,
-                        flows, n_iters, scale, C,
-                    )  # fmt: skip
-                    acc += d * d
-                    write(slope, d, rows, cols, m, n, stop)
-            squares, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-            squared = sum_of(squares, 0)
-            least = SHORTEST * SHORTEST
-            # d/dC is -1/temperature times d/dK; descending on C therefore ascends on K.
-            factor = length * tl.rsqrt(tl.where(squared < least, least, squared))
-            tl.debug_barrier()
-            if C.resident:
+                c, turn = step_down(
+                    u, kappa, weight, mean, c, source, there, place, masses, record, flows, slope,
+                    history, n_iters, chunks, scale, length, post, turn, C,
+                )  # fmt: skip
                 if C.keep:
-                    write(history, c, rows, start + tl.arange(0, C.N), m, n, stop)
-                c += factor * g
-            else:
-                for k in range(chunks):
-                    cols = start + k * C.N + tl.arange(0, C.N)
-                    tile = read(source, rows, cols, m, n, stop)
-                    if C.keep:
-                        write(history, tile, rows, cols, m, n, stop)
-                    tile += factor * read(slope, rows, cols, m, n, stop)
-                    write(source, tile, rows, cols, m, n, stop)
-                tl.debug_barrier()
-            if C.keep:
-                record += batch.to(tl.int64) * size
-                history += batch.to(tl.int64) * m * n
-            if C.fresh:
-                u, kappa, turn = cold_start(
-                    first, c, source, there, place, masses, chunks, scale, post, turn, C
-                )
-            else:
-                u = u - tl.log2(r) + held
-                kappa = spare
+                    record += batch.to(tl.int64) * size
+                    history += batch.to(tl.int64) * m * n
+                if C.fresh:
+                    u, kappa, turn = cold_start(
+                        first, c, source, there, place, masses, chunks, scale, post, turn, C
+                    )
+                else:
+                    u, kappa = next_u, next_kappa
+    else:
+        u, kappa, next_u, next_kappa, inverse, h, turn = iterate(
+            u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale,
+            post, turn, False, C,
+        )  # fmt: skip
 
-    u, kappa, r, h, turn = iterate(
-        u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale,
-        post, turn, False, C,
-    )  # fmt: skip
-    weight = mass / r
+    weight = mass * inverse
     row_sums = tl.full((C.M, C.N), 0.0, tl.float32)
     misplaced = tl.full((C.N,), 0.0, tl.float32)
     plan += area
@@ -333,5 +343,6 @@ def forward_kernel(
     )
     wrong = sum_of(tl.abs(sums - mass) + tl.where(rows == 0, wrong, 0.0), 0)
     tl.store(error + element, wrong / tl.where(total < TINIEST, TINIEST, total))
-    u = tl.where(there & (log > ABSENT), LN2 * (u - tl.log2(r) + log), -float("inf"))
+    log = tl.log2(inverse) + log_or_zero(log_mass)
+    u = tl.where(there & (log_mass > 0), LN2 * (u + log), -float("inf"))
     write_row(u_out, element, u, rows, m)

@@ -1,16 +1,18 @@
 """From tensors to kernels: how blocks are cut, what is allocated, what is passed."""
 
-# pyright: basic, reportMissingImports=false
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from slotmesh.ops._triton.backward import backward_kernel
-from slotmesh.ops._triton.forward import forward_kernel
+from slotmesh.ops._triton import backward as _backward
+from slotmesh.ops._triton import forward as _forward
+
+_kernels: Any = (_forward, _backward)
+_torch: Any = torch
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Cut:
     N: int  # inputs in a block
     split: int  # programs that share a batch element
     warps: int  # of a program
+    vector: int = 1  # inputs that a thread loads at once; 1 leaves it to the compiler
 
     def width(self, n: int) -> int:
         """Inputs of one program; a multiple of 16, so that rows stay aligned."""
@@ -38,6 +41,7 @@ class Case:
     M: int
     N: int
     split: int
+    vector: int
     resident: bool = False
     mesh: bool = False
     noise: bool = False
@@ -58,32 +62,34 @@ class Case:
     grad_init: bool = False
 
 
-# Numbers of a block that one thread holds, and the most threads of a program.
-NUMBERS, WARPS = 32, 16
+# Numbers of a block that one thread holds, the most threads of a program, the most programs that
+# share an element, and the fewest inputs that are worth a program of their own.
+NUMBERS, WARPS, PARTS, INPUTS = 32, 8, 32, 256
 
 
 def choose(batch: int, m: int, n: int, processors: int) -> Cut:
-    """A cut that keeps the matrix in registers where it fits and all processors at work."""
+    """A cut that keeps the matrix in registers where it fits, and all processors at work."""
     rows = max(2, _power(m))
     split = 1
-    while 2 * split * batch <= processors and n > 256 * 2 * split and split < 32:
+    while 2 * split * batch <= processors and 2 * split * INPUTS <= n and split < PARTS:
         split *= 2
-    width = Cut(rows, 1, split, 1).width(n)
-    columns = min(_power(min(n, width)), max(32, NUMBERS * 32 * WARPS // rows))
-    warps = min(WARPS, max(1, rows * columns // (32 * NUMBERS)))
-    return Cut(rows, columns, split, warps)
+    width = min(n, Cut(rows, 1, split, 1).width(n))
+    warps = min(WARPS, max(1, _power(width) * rows // (32 * NUMBERS)))
+    columns = max(32, min(_power(width), 32 * NUMBERS * warps // rows))
+    return Cut(rows, columns, split, warps, 2 if rows == NUMBERS // 2 else 1)
 
 
 @lru_cache
 def _processors(device: torch.device) -> int:
     if device.type != "cuda":
         return 0  # Triton's interpreter runs one program after another: none may wait for a later
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return _torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def cut_for(cost: Tensor) -> Cut:
     """The cut for costs (batch, m, n) on the device where they are."""
-    return choose(*cost.shape, processors=_processors(cost.device))
+    batch, m, n = cost.shape
+    return choose(batch, m, n, _processors(cost.device))
 
 
 def _power(x: int) -> int:
@@ -146,6 +152,8 @@ def forward(
         keep: Whether to keep the history and a trace of each step.
     """
     batch, m, n = cost.shape
+    if batch == 0:
+        return
     plan, u, v, error, trace, *rest = outputs
     changed, history = rest or (cost, cost)
     cut = cut_for(cost)
@@ -159,6 +167,7 @@ def forward(
         cut.M,
         cut.N,
         cut.split,
+        cut.vector,
         resident=resident,
         mesh=mesh,
         noise=noise is not None,
@@ -172,7 +181,7 @@ def forward(
         keep=keep,
     )
     with _on(cost.device):
-        forward_kernel[(batch * cut.split,)](
+        _kernels[0].forward_kernel[(batch * cut.split,)](
             cost, _or(noise, cost), _or(a, cost), _or(b, cost), _bytes(slot_mask, cost),
             _bytes(input_mask, cost), _or(tau, cost), _or(init, cost),
             plan, u, v, error, changed, history, slope, trace, flows, mail, ticket,
@@ -215,15 +224,18 @@ def backward(
         wanted: Whether the gradients by the masses, tau and init are asked for.
     """
     batch, m, n = cost.shape
+    if batch == 0:
+        return
     cut = cut_for(cost)
     mail, ticket = _post(cost, cut)
     keep = history is not None
-    n_iters = trace.shape[2] // 2
+    n_iters = trace.shape[2] // 3
     flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
     case = Case(
         cut.M,
         cut.N,
         cut.split,
+        cut.vector,
         resident=cut.chunks(n) == 1,
         mesh=mesh,
         marginals=a is not None,
@@ -240,7 +252,7 @@ def backward(
         grad_init=wanted[2],
     )
     with _on(cost.device):
-        backward_kernel[(batch * cut.split,)](
+        _kernels[1].backward_kernel[(batch * cut.split,)](
             cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _bytes(slot_mask, cost),
             _bytes(input_mask, cost), _or(tau, cost), *(_or(g, cost) for g in grads),
             *outputs, flows, mail, ticket,

@@ -1,3 +1,4 @@
+# type: ignore  # kernels are a language of their own, which only looks like Python
 """What the kernels do to one block of a cost matrix, and to the masses and potentials beside it.
 
 A block holds all M slots (rows, padded to a power of two) of N inputs (columns), so everything over
@@ -8,11 +9,11 @@ half-step over inputs gives the shares ``Q = kappa e / s`` of each input, with
 ``e = exp2(u - cost * scale - highest)``, ``s = sum_i kappa e``; the half-step over slots needs no
 exponential of its own, since its softmax is ``R = e w / r`` with ``w = b / s`` and
 ``r = sum_j e w``. The split between u and kappa keeps e in range where a slot has little or no mass
-(kappa near 0) or gets next to nothing of every input at first (``cold_start``).
+(kappa near 0) or gets next to nothing of every input at first (``cold_start``), and it makes the
+half-step over slots free of logarithms: the exponent of ``a / r`` goes to u, its mantissa to kappa.
 """
 
-# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
-# ruff: noqa: N803
+# ruff: noqa: N803, RUF059, SIM108
 
 import triton
 import triton.language as tl
@@ -25,8 +26,9 @@ SMALLEST = tl.constexpr(1e-30)
 ABSENT = tl.constexpr(-1e30)
 # Slots below 2^-40 of mass, or of the best share, are held there by u, and the rest is in kappa.
 LEAST = tl.constexpr(-40.0)
-# The sum of a row of shares is at least this; its reciprocal is still finite.
-TINIEST = tl.constexpr(1e-37)
+LEAST_MASS = tl.constexpr(2.0**-40)
+# The sum of a row of shares is at least this; a mass over it is still finite.
+TINIEST = tl.constexpr(1e-30)
 
 
 @triton.jit
@@ -85,6 +87,18 @@ def my_part(ticket, mail, m, n, width, C: tl.constexpr):
 
 
 @triton.jit
+def columns(k, place, C: tl.constexpr):
+    """The inputs of the k-th block."""
+    rows, m, n, start, stop = place
+    cols = start + k * C.N + tl.arange(0, C.N)
+    if C.vector > 1:
+        # A thread loads this many inputs at once; with more, slots would be spread over warps.
+        at_once: tl.constexpr = C.vector
+        cols = tl.max_contiguous(cols, at_once)
+    return cols
+
+
+@triton.jit
 def clean(c, there, input_mask, cols, stop, C: tl.constexpr):
     """A block whose padding may hold anything, with zeros there."""
     if C.slot_mask:
@@ -97,7 +111,7 @@ def clean(c, there, input_mask, cols, stop, C: tl.constexpr):
 
 @triton.jit
 def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
-    """Which slots are real, their mass, its logarithm, and that split into (u, kappa)."""
+    """Which slots are real, their mass, that of its logarithm, and this as held times spare."""
     there = rows < m
     if C.slot_mask:
         there = tl.load(slot_mask + rows, mask=there, other=0) != 0
@@ -105,14 +119,11 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
         mass = tl.load(a + rows, mask=rows < m, other=0.0)
     else:
         mass = tl.where(there, 1.0, 0.0)
-    heavy = mass >= SMALLEST
-    log = tl.where(heavy, tl.log2(tl.where(heavy, mass, 1.0)), ABSENT)
-    # Where no slot has any mass, the logarithm counts as 0 (see log_marginal).
-    some = max_of(tl.where(heavy, 1, 0), 0) > 0
-    log = tl.where(some, log, 0.0)
-    held = tl.where(log < LEAST, LEAST, log)
-    kappa = tl.where(there, tl.exp2(log - held), 0.0)
-    return there, mass, log, held, kappa
+    # Where no slot has any mass, its logarithm counts as 0 (see log_marginal).
+    some = max_of(tl.where(mass >= SMALLEST, 1, 0), 0) > 0
+    counted = tl.where(some, tl.where(mass >= SMALLEST, mass, 0.0), 1.0)
+    held = tl.where(counted < LEAST_MASS, LEAST_MASS, counted)
+    return there, mass, counted, held, tl.where(there, counted / held, 0.0)
 
 
 @triton.jit
@@ -125,7 +136,7 @@ def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexp
         acc_real = tl.full((C.N,), 0.0, tl.float32)
         acc_heavy = tl.full((C.N,), 0.0, tl.float32)
         for k in range(chunks):
-            cols = start + k * C.N + tl.arange(0, C.N)
+            cols = columns(k, place, C)
             inside = cols < stop
             mask = inside
             if C.input_mask:
@@ -166,7 +177,7 @@ def input_masses(cols, stop, masses, C: tl.constexpr):
 def block(k, resident, source, there, place, masses, C: tl.constexpr):
     """The k-th block of costs, its columns, and the masses of its inputs."""
     rows, m, n, start, stop = place
-    cols = start + k * C.N + tl.arange(0, C.N)
+    cols = columns(k, place, C)
     mass, counted = input_masses(cols, stop, masses, C)
     if C.resident:
         c = resident
@@ -185,6 +196,8 @@ def shares(c, scale, u, kappa, b):
     z = x - top[None, :]
     e = tl.exp2(z)
     s = sum_of(e * kappa[:, None], 0)
+    # Padding can have any potentials, and no shares; NaN stays.
+    s = tl.where(s == 0, 1.0, s)
     return z, e, s, b / s, top
 
 
@@ -195,9 +208,13 @@ def log_or_zero(w):
 
 
 @triton.jit
-def floor_rows(r):
-    """Row sums that can be divided by; NaN stays."""
-    return tl.where(r < TINIEST, TINIEST, r)
+def scale_slots(u, r, held, spare):
+    """The half-step over slots: the next state (u, kappa), and 1/r."""
+    inverse = 1.0 / tl.where(r < TINIEST, TINIEST, r)  # NaN stays
+    bits = (held * inverse).to(tl.int32, bitcast=True)
+    exponent = (bits >> 23) - 127
+    mantissa = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
+    return u + exponent.to(tl.float32), spare * mantissa, inverse
 
 
 @triton.jit

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops._fused import Flat, transport_backward
+from slotmesh.ops._typed import custom_op
 
 
-@torch.library.custom_op("slotmesh::mesh", mutates_args=())
+@custom_op("slotmesh::mesh", mutates_args=())
 def mesh_op(
     cost: Tensor,
     noise: Tensor | None,
@@ -85,7 +86,7 @@ def _outputs(
         cost.new_empty((batch, m), dtype=exact),
         cost.new_empty((batch, n), dtype=exact),
         cost.new_empty((batch,), dtype=exact),
-        cost.new_empty((kept + 1, batch, 2 * n_iters + 1, m), dtype=exact),
+        cost.new_empty((kept + 1, batch, 3 * n_iters, m), dtype=exact),
         cost.new_empty(cost.shape, dtype=exact),
         cost.new_empty((kept, batch, m, n), dtype=exact),
     )

@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
-from slotmesh.ops._fused import BACKENDS, Backend, flat_temperature, flat_vector, flatten, use_kernel
+from slotmesh.ops._fused import (
+    BACKENDS,
+    Backend,
+    flat_temperature,
+    flat_vector,
+    flatten,
+    use_kernel,
+)
 from slotmesh.ops._precision import full_precision
 from slotmesh.ops._problem import compute_dtype, marginal_error, problem
 from slotmesh.ops._typed import broadcasts_to

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops._fused import Flat, transport_backward
+from slotmesh.ops._typed import custom_op
 
 
-@torch.library.custom_op("slotmesh::sinkhorn", mutates_args=())
+@custom_op("slotmesh::sinkhorn", mutates_args=())
 def sinkhorn_op(
     cost: Tensor,
     a: Tensor | None,
@@ -70,7 +71,7 @@ def _outputs(cost: Tensor, n_iters: int) -> tuple[Tensor, Tensor, Tensor, Tensor
         cost.new_empty((batch, m), dtype=exact),
         cost.new_empty((batch, n), dtype=exact),
         cost.new_empty((batch,), dtype=exact),
-        cost.new_empty((1, batch, 2 * n_iters + 1, m), dtype=exact),
+        cost.new_empty((1, batch, 3 * n_iters, m), dtype=exact),
     )
 
 
