@@ -42,8 +42,8 @@ def test_values_and_all_gradients(device, m, n):
 @pytest.mark.parametrize("columns", [128, 32])
 def test_potentials_and_blocks(device, monkeypatch, mode, columns):
     blocks_of(columns, monkeypatch)
-    args = leaves(2, 3, 105, seed=1)
-    both(mesh, device, args, n_steps=3, n_iters=3, potentials=mode, through=EVERYTHING)
+    args = leaves(1, 3, 70, seed=1)
+    both(mesh, device, args, n_steps=2, n_iters=3, potentials=mode, through=EVERYTHING)
 
 
 @pytest.mark.parametrize("mode", ["detach", "reuse"])
@@ -71,7 +71,7 @@ def test_defaults(device):
 @pytest.mark.parametrize("marginals", [True, False])
 def test_masks(device, mode, marginals):
     args = leaves(2, 5, 33, seed=4)
-    slots, inputs = torch.rand(2, 5) > 0.4, torch.rand(2, 33) > 0.4
+    slots, inputs = randn(2, 5, seed=0) > -0.3, randn(2, 33, seed=1) > -0.3
     slots[:, 1:3] = inputs[:, 20:25] = True
     padding = ~(slots[:, :, None] & inputs[:, None])
     args["cost"][padding] = torch.nan

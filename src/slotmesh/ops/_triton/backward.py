@@ -189,7 +189,7 @@ def finish(
     return x, tau_grad + sum_of(tau_acc, 1), turn
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "n_links", "n_iters"])
 def backward_kernel(
     cost, history, trace, a, b, slot_mask, input_mask, tau,
     grad_plan, grad_u, grad_v, grad_changed,

@@ -232,7 +232,7 @@ def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr
     return clean(tile, there, input_mask, cols, stop, C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "n_steps", "n_iters"])
 def forward_kernel(
     cost, noise, a, b, slot_mask, input_mask, tau, init,
     plan, u_out, v_out, error, changed, history, slope, trace, flows, mail, ticket,

@@ -130,7 +130,7 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
 def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexpr):
     """How many inputs are real, the mass of one where it is uniform, whether any has some."""
     rows, m, n, start, stop = place
-    real = n.to(tl.float32)
+    real = total * 0 + n
     heavy = real
     if C.marginals or C.input_mask:
         acc_real = tl.full((C.N,), 0.0, tl.float32)
