@@ -170,7 +170,7 @@ ITERATED = [
         {"temperature": torch.ones(2, device=META)},
         r"temperature is on meta, expected cpu, where cost is. Move it with temperature.to\(cost",
     ),
-    ((C,), {"backend": "cuda"}, "backend is 'cuda', expected one of 'auto', 'torch'"),
+    ((C,), {"backend": "cuda"}, "backend is 'cuda', expected one of 'auto', 'torch', 'triton'"),
     ((C,), {"backend": None}, "backend is None, expected one of"),
 ]
 U, V = torch.zeros(2, 3), torch.zeros(2, 4)

@@ -43,6 +43,35 @@ def problem(
     input_mask: Tensor | None,
 ) -> Problem:
     """Check the arguments that all solvers have in common, and fill in the defaults."""
+    batch = check_problem(op, cost, a, b, slot_mask, input_mask)
+    m, n = cost.shape[-2:]
+    slots = None if slot_mask is None else slot_mask.expand(*batch, m)
+    inputs = None if input_mask is None else input_mask.expand(*batch, n)
+    _check_mask(op, "slot_mask", slots)
+    _check_mask(op, "input_mask", inputs)
+    clean = cost.to(compute_dtype(cost)).expand(*batch, m, n)
+    real = real_entries(slots, inputs)
+    if real is not None:
+        clean = torch.where(real, clean, 0.0)
+    checks.check_finite(
+        op,
+        "cost",
+        clean,
+        "Look for a NaN or an overflow upstream; padding goes into slot_mask and input_mask.",
+    )
+    full_a, full_b = marginals(op, a, b, slots, inputs, clean)
+    return Problem(clean, full_a, full_b, log_marginal(full_a), log_marginal(full_b), slots, inputs)
+
+
+def check_problem(
+    op: str,
+    cost: Tensor,
+    a: Tensor | None,
+    b: Tensor | None,
+    slot_mask: Tensor | None,
+    input_mask: Tensor | None,
+) -> tuple[int, ...]:
+    """Check shapes, dtypes and devices; returns the batch dimensions that all of them share."""
     checks.check_matrix(op, "cost", cost)
     m, n = cost.shape[-2:]
     for name, vector, size, is_mask in (
@@ -55,7 +84,7 @@ def problem(
             checks.check_vector(op, name, vector, size, cost, mask=is_mask)
     vectors = [x for x in (a, b, slot_mask, input_mask) if x is not None]
     try:
-        batch = broadcast_shapes(cost.shape[:-2], *(x.shape[:-1] for x in vectors))
+        return broadcast_shapes(cost.shape[:-2], *(x.shape[:-1] for x in vectors))
     except RuntimeError:
         shapes = ", ".join(str(tuple(x.shape)) for x in [cost, *vectors])
         raise ValueError(
@@ -63,25 +92,21 @@ def problem(
             "do not broadcast. Give all of them the batch dimensions of cost, or none."
         ) from None
 
-    dtype = compute_dtype(cost)
-    slots = None if slot_mask is None else slot_mask.expand(*batch, m)
-    inputs = None if input_mask is None else input_mask.expand(*batch, n)
-    _check_mask(op, "slot_mask", slots)
-    _check_mask(op, "input_mask", inputs)
-    clean = cost.to(dtype).expand(*batch, m, n)
-    real = real_entries(slots, inputs)
-    if real is not None:
-        clean = torch.where(real, clean, 0.0)
-    checks.check_finite(
-        op,
-        "cost",
-        clean,
-        "Look for a NaN or an overflow upstream; padding goes into slot_mask and input_mask.",
-    )
-    full_a = _marginal(op, "a", a, slots, (*batch, m), clean)
-    full_b = _marginal(op, "b", b, inputs, (*batch, n), clean)
+
+def marginals(
+    op: str,
+    a: Tensor | None,
+    b: Tensor | None,
+    slots: Tensor | None,
+    inputs: Tensor | None,
+    like: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The masses (*batch, m) and (*batch, n) of a matrix ``like``, defaults filled in."""
+    *batch, m, n = like.shape
+    full_a = _marginal(op, "a", a, slots, (*batch, m), like)
+    full_b = _marginal(op, "b", b, inputs, (*batch, n), like)
     if full_a is None and full_b is None:
-        full_a = torch.ones_like(clean[..., 0]) if slots is None else slots.to(dtype)
+        full_a = torch.ones_like(like[..., 0]) if slots is None else slots.to(like.dtype)
     if full_b is None:
         assert full_a is not None
         full_b = _spread(full_a.sum(-1, keepdim=True), inputs, (*batch, n))
@@ -89,7 +114,7 @@ def problem(
         full_a = _spread(full_b.sum(-1, keepdim=True), slots, (*batch, m))
     if a is not None and b is not None:
         _check_totals(op, full_a, full_b, a, b)
-    return Problem(clean, full_a, full_b, log_marginal(full_a), log_marginal(full_b), slots, inputs)
+    return full_a, full_b
 
 
 def real_entries(slots: Tensor | None, inputs: Tensor | None) -> Tensor | None:

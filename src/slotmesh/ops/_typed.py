@@ -7,6 +7,9 @@ from torch import Tensor
 
 _torch: Any = torch
 
+# Makes an operator that torch.compile and CUDA graphs take as a whole.
+custom_op: Any = torch.library.custom_op
+
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The common shape; RuntimeError where there is none."""

@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
+from slotmesh.ops._fused import BACKENDS, Backend, flat_temperature, flatten, use_kernel
 from slotmesh.ops._precision import full_precision
 from slotmesh.ops._noise import SharedGenerator
 from slotmesh.ops._problem import Problem, marginal_error, problem, real_entries
 from slotmesh.ops._typed import broadcasts_to
 from slotmesh.ops.mesh.naive import descend
 from slotmesh.ops.mesh.objectives import EntropyObjective, Objective, SimilarityObjective
-from slotmesh.ops.sinkhorn import BACKENDS, CONVERGED, Backend, scaled_temperature
+from slotmesh.ops.mesh.triton import fused_mesh
+from slotmesh.ops.sinkhorn import CONVERGED, scaled_temperature
 from slotmesh.ops.sinkhorn.naive import iterate, plan_of, start
 from slotmesh.ops.transport import Transport
 
@@ -79,7 +81,10 @@ def mesh(
         grad: ``"straight_through"`` treats the change of the cost as a constant (the paper's);
             ``"unroll"`` differentiates the descent too, and with it what the objective holds. It
             is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials.
-        backend: ``"torch"``, or ``"auto"`` to choose the fastest that fits.
+        backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
+            less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"``,
+            derivatives of first order only); ``"torch"``, which can do everything everywhere; or
+            ``"auto"`` to choose the kernel where it fits.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the changed cost.
@@ -105,6 +110,8 @@ def mesh(
     checks.check_count("mesh", "n_steps", n_steps, 0)
     checks.check_count("mesh", "n_iters", n_iters, 1)
     checks.check_real("mesh", "lr", lr)
+    if not isinstance(noise, Tensor):
+        checks.check_real("mesh", "noise", noise)
     if step is not None:
         checks.check_real("mesh", "step", step)
     if generator is not None:
@@ -115,9 +122,29 @@ def mesh(
         checks.check_instance(
             "mesh", "objective", objective, Objective, "an object with a method derivative(plan)"
         )
+    checks.check_matrix("mesh", "cost", cost)
+    beyond = "grad is 'unroll'" if grad == "unroll" else None
+    beyond = beyond if objective is None else "objective is given"
+    if use_kernel("mesh", backend, cost, beyond):
+        size, per_entry = (lr, False) if step is None else (step, True)
+        return _on_chip(
+            cost,
+            a,
+            b,
+            size,
+            per_entry,
+            n_steps,
+            n_iters,
+            temperature,
+            noise,
+            generator,
+            slot_mask,
+            input_mask,
+            potentials,
+        )
     task = problem("mesh", cost, a, b, slot_mask, input_mask)
     with full_precision(cost):
-        tau = scaled_temperature("mesh", temperature, task)
+        tau = scaled_temperature("mesh", temperature, cost, task.a.shape[:-1])
         changed, u = descend(
             _with_noise(task, noise, generator),
             task,
@@ -144,31 +171,86 @@ def mesh(
     )
 
 
+def _on_chip(
+    cost: Tensor,
+    a: Tensor | None,
+    b: Tensor | None,
+    length: float,
+    per_entry: bool,
+    n_steps: int,
+    n_iters: int,
+    temperature: float | Tensor,
+    noise: float | Tensor,
+    generator: torch.Generator | None,
+    slot_mask: Tensor | None,
+    input_mask: Tensor | None,
+    potentials: PotentialsMode,
+) -> Transport:
+    """MESH by the fused kernel."""
+    with full_precision(cost):
+        task = flatten("mesh", cost, a, b, slot_mask, input_mask)
+        shape = (*task.batch, *cost.shape[-2:])
+        tau = scaled_temperature("mesh", temperature, cost, task.batch)
+        drawn, sigma = None, 1.0
+        if isinstance(noise, Tensor):
+            drawn = check_noise(noise, generator, shape, cost).to(torch.float32).expand(shape)
+            if checks.can_read_values(cost, noise):
+                _with_noise(problem("mesh", cost, a, b, slot_mask, input_mask), noise, None)
+        elif noise != 0:
+            like = cost if cost.dtype == torch.float32 else cost.new_empty((), dtype=torch.float32)
+            drawn, sigma = gaussian(like.expand(shape), generator), float(noise)
+        plan, u, v, error, changed = fused_mesh(
+            task,
+            drawn,
+            sigma,
+            *flat_temperature(tau, task.batch),
+            length=length,
+            per_entry=per_entry,
+            n_steps=n_steps,
+            n_iters=n_iters,
+            potentials=potentials,
+        )
+    return Transport(
+        plan=plan,
+        u=u,
+        v=v,
+        cost=changed,
+        marginal_error=error,
+        n_iters=torch.full(task.batch, n_iters, dtype=torch.int64, device=cost.device),
+        converged=error <= CONVERGED,
+    )
+
+
+def check_noise(
+    noise: Tensor, generator: torch.Generator | None, shape: tuple[int, ...], cost: Tensor
+) -> Tensor:
+    """A noise tensor that broadcasts to ``shape``."""
+    if generator is not None:
+        raise ValueError(
+            "mesh: both a noise tensor and a generator came, expected one of them. Leave the "
+            "generator out, or pass noise as a standard deviation."
+        )
+    if not broadcasts_to(noise.shape, shape) or not noise.is_floating_point():
+        raise ValueError(
+            f"mesh: noise is a tensor of shape {tuple(noise.shape)} and dtype {noise.dtype}, "
+            f"expected floating point that broadcasts to the cost's shape {tuple(shape)}. "
+            "Draw it with torch.randn_like(cost)."
+        )
+    if noise.device != cost.device:
+        raise ValueError(
+            f"mesh: noise is on {noise.device}, expected {cost.device}, where cost is. "
+            "Move it with noise.to(cost.device)."
+        )
+    return noise
+
+
 def _with_noise(task: Problem, noise: float | Tensor, generator: torch.Generator | None) -> Tensor:
     """The first cost of the descent (*batch, m, n); padding stays 0."""
     if isinstance(noise, Tensor):
-        if generator is not None:
-            raise ValueError(
-                "mesh: both a noise tensor and a generator came, expected one of them. Leave the "
-                "generator out, or pass noise as a standard deviation."
-            )
-        shape = task.cost.shape
-        if not broadcasts_to(noise.shape, shape) or not noise.is_floating_point():
-            raise ValueError(
-                f"mesh: noise is a tensor of shape {tuple(noise.shape)} and dtype {noise.dtype}, "
-                f"expected floating point that broadcasts to the cost's shape {tuple(shape)}. "
-                "Draw it with torch.randn_like(cost)."
-            )
-        if noise.device != task.cost.device:
-            raise ValueError(
-                f"mesh: noise is on {noise.device}, expected {task.cost.device}, where cost is. "
-                "Move it with noise.to(cost.device)."
-            )
-        drawn = noise.to(task.cost.dtype)
+        drawn = check_noise(noise, generator, task.cost.shape, task.cost).to(task.cost.dtype)
+    elif noise == 0:
+        return task.cost
     else:
-        checks.check_real("mesh", "noise", noise)
-        if noise == 0:
-            return task.cost
         drawn = noise * gaussian(task.cost, generator)
     real = real_entries(task.slots, task.inputs)
     drawn = drawn if real is None else torch.where(real, drawn, 0.0)

@@ -2,19 +2,27 @@
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
+from slotmesh.ops._fused import (
+    BACKENDS,
+    Backend,
+    flat_temperature,
+    flat_vector,
+    flatten,
+    use_kernel,
+)
 from slotmesh.ops._precision import full_precision
-from slotmesh.ops._problem import Problem, marginal_error, problem
+from slotmesh.ops._problem import compute_dtype, marginal_error, problem
 from slotmesh.ops._typed import broadcasts_to
 from slotmesh.ops.sinkhorn.implicit import implicit_plan
 from slotmesh.ops.sinkhorn.naive import iterate, plan_of, start
+from slotmesh.ops.sinkhorn.triton import fused_sinkhorn
 from slotmesh.ops.transport import Transport
 
 SinkhornGrad = Literal["unroll", "implicit"]
-Backend = Literal["auto", "torch"]
-BACKENDS: tuple[Backend, ...] = ("auto", "torch")
 
 # Below this share of misplaced mass a plan counts as converged where no tolerance was given.
 CONVERGED = 1e-3
@@ -59,7 +67,10 @@ def sinkhorn(
         grad: ``"unroll"`` differentiates through the iterations and is exact at any number of
             them; ``"implicit"`` differentiates the fixed point: constant memory, exact once
             converged, and only the plan carries a gradient, not ``u`` and ``v``.
-        backend: ``"torch"``, or ``"auto"`` to choose the fastest that fits.
+        backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
+            less, at most 64 slots and 65,536 inputs, no ``tol``, not ``"implicit"``, derivatives of
+            first order only); ``"torch"``, which can do everything everywhere; or ``"auto"`` to
+            choose the kernel where it fits.
 
     Returns:
         A :class:`~slotmesh.ops.Transport`.
@@ -82,10 +93,15 @@ def sinkhorn(
     checks.check_count("sinkhorn", "n_iters", n_iters, 1)
     if tol is not None:
         checks.check_real("sinkhorn", "tol", tol)
+    checks.check_matrix("sinkhorn", "cost", cost)
+    beyond = "grad is 'implicit'" if grad == "implicit" else None if tol is None else "tol is given"
+    if use_kernel("sinkhorn", backend, cost, beyond):
+        return _on_chip(cost, a, b, n_iters, temperature, init, slot_mask, input_mask)
     task = problem("sinkhorn", cost, a, b, slot_mask, input_mask)
+    batch = task.a.shape[:-1]
     with full_precision(cost):
-        log_kernel = -task.cost / scaled_temperature("sinkhorn", temperature, task)
-        u = start(task, slot_potentials("sinkhorn", init, task))
+        log_kernel = -task.cost / scaled_temperature("sinkhorn", temperature, cost, batch)
+        u = start(task, slot_potentials("sinkhorn", init, cost, batch))
         if grad == "implicit":
             plan, potentials = implicit_plan(log_kernel, task, u, n_iters, tol)
         else:
@@ -103,20 +119,52 @@ def sinkhorn(
     )
 
 
-def scaled_temperature(op: str, temperature: float | Tensor, task: Problem) -> float | Tensor:
+def _on_chip(
+    cost: Tensor,
+    a: Tensor | None,
+    b: Tensor | None,
+    n_iters: int,
+    temperature: float | Tensor,
+    init: tuple[Tensor, Tensor] | None,
+    slot_mask: Tensor | None,
+    input_mask: Tensor | None,
+) -> Transport:
+    """Sinkhorn by the fused kernel."""
+    with full_precision(cost):
+        task = flatten("sinkhorn", cost, a, b, slot_mask, input_mask)
+        scaled = scaled_temperature("sinkhorn", temperature, cost, task.batch)
+        u = slot_potentials("sinkhorn", init, cost, task.batch)
+        if u is not None:
+            u = flat_vector(u.to(torch.float32).expand(*task.batch, -1))
+        plan, u, v, error = fused_sinkhorn(
+            task, *flat_temperature(scaled, task.batch), init=u, n_iters=n_iters
+        )
+    return Transport(
+        plan=plan,
+        u=u,
+        v=v,
+        cost=cost,
+        marginal_error=error,
+        n_iters=torch.full(task.batch, n_iters, dtype=torch.int64, device=cost.device),
+        converged=error <= CONVERGED,
+    )
+
+
+def scaled_temperature(
+    op: str, temperature: float | Tensor, cost: Tensor, batch: tuple[int, ...]
+) -> float | Tensor:
     """The temperature, ready to divide the cost (*batch, m, n)."""
     if not isinstance(temperature, Tensor):
         checks.check_real(op, "temperature", temperature, positive=True)
         return temperature
-    batch = task.a.shape[:-1]
     if not broadcasts_to(temperature.shape, batch):
         raise ValueError(
             f"{op}: temperature has shape {tuple(temperature.shape)}, expected one that broadcasts "
             f"to the batch dimensions {tuple(batch)} of cost. Pass a float for one temperature."
         )
-    if temperature.device != task.cost.device:
+    if temperature.device != cost.device:
         raise ValueError(
-            f"{op}: temperature is on {temperature.device}, expected {task.cost.device}, where "
+            f"{op}: temperature is on {temperature.device}, expected {cost.device}, where "
             "cost is. Move it with temperature.to(cost.device)."
         )
     checks.check_finite(op, "temperature", temperature, "Look for an overflow upstream.")
@@ -125,10 +173,12 @@ def scaled_temperature(op: str, temperature: float | Tensor, task: Problem) -> f
             f"{op}: temperature has an entry of {temperature.min().item():.4g}, expected all above "
             "0. Use softplus or exp to make a learned temperature."
         )
-    return temperature.to(task.cost.dtype)[..., None, None]
+    return temperature.to(compute_dtype(cost))[..., None, None]
 
 
-def slot_potentials(op: str, init: tuple[Tensor, Tensor] | None, task: Problem) -> Tensor | None:
+def slot_potentials(
+    op: str, init: tuple[Tensor, Tensor] | None, cost: Tensor, batch: tuple[int, ...]
+) -> Tensor | None:
     """The slots' potentials out of a warm start ``(u, v)``."""
     if init is None:
         return None
@@ -139,11 +189,11 @@ def slot_potentials(op: str, init: tuple[Tensor, Tensor] | None, task: Problem) 
             f"{op}: init {came}, expected the pair (u, v) of an earlier result. "
             "Pass init=(t.u, t.v)."
         )
-    for name, potential, like in (("u", init[0], task.a), ("v", init[1], task.b)):
-        checks.check_vector(op, f"init {name}", potential, like.shape[-1], task.cost, mask=False)
-        if not broadcasts_to(potential.shape, like.shape):
+    for name, potential, size in zip("uv", init, cost.shape[-2:], strict=True):
+        checks.check_vector(op, f"init {name}", potential, size, cost, mask=False)
+        if not broadcasts_to(potential.shape, (*batch, size)):
             raise ValueError(
                 f"{op}: init {name} has shape {tuple(potential.shape)}, expected one that "
-                f"broadcasts to {tuple(like.shape)}. Pass init=(t.u, t.v) of the same batch."
+                f"broadcasts to {(*batch, size)}. Pass init=(t.u, t.v) of the same batch."
             )
     return init[0]

@@ -1,0 +1,286 @@
+# type: ignore  # kernels are a language of their own, which only looks like Python
+"""The backward kernel: reverse mode through Sinkhorn, or through all that MESH ran one by another.
+
+The plan's gradient enters at the last half-step over slots and walks back through the iterations,
+as the entropy's does in the forward kernel. Where MESH reuses potentials with their graph
+(``C.keep``) what arrives at the first u goes on into the Sinkhorn before, with the cost it had.
+"""
+
+# ruff: noqa: N803, RUF059
+
+import triton
+import triton.language as tl
+
+from slotmesh.ops._triton.tile import (
+    ABSENT,
+    LOG2E,
+    SMALLEST,
+    block,
+    clean,
+    columns,
+    count_inputs,
+    exchange,
+    my_part,
+    read,
+    read_row,
+    shares,
+    slot_masses,
+    sum_of,
+    write,
+    write_row,
+)
+
+
+@triton.jit
+def seed(e, w, cols, weight, offset, grad_plan, grad_v, place, C: tl.constexpr):
+    """Gradient by the log kernel through the last half-step over slots (M, N), and by the last v.
+
+    With the plan ``P = weight e w`` this is ``P grad - e w offset``; offset holds the row's mean.
+    """
+    rows, m, n, start, stop = place
+    d = -offset[:, None]
+    if C.grad_plan:
+        d += weight[:, None] * read(grad_plan, rows, cols, m, n, stop)
+    d = e * (w[None, :] * d)
+    y = sum_of(d, 0)
+    if C.grad_v:
+        y += tl.load(grad_v + cols, mask=cols < stop, other=0.0)
+    return d, y
+
+
+@triton.jit
+def plan_mean(
+    u, kappa, c, source, there, place, masses, grad_plan, chunks, scale, post, turn,
+    C: tl.constexpr,
+):  # fmt: skip
+    """Sum over inputs of the plan's gradient times ``e w``: r times its mean in each row."""
+    rows, m, n, start, stop = place
+    acc = tl.full((C.M, C.N), 0.0, tl.float32)
+    for k in range(chunks):
+        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        acc += e * (w[None, :] * read(grad_plan, rows, cols, m, n, stop))
+    return exchange(sum_of(acc, 1), post, turn, C.M, C)
+
+
+@triton.jit
+def enter(
+    u, kappa, weight, offset, c, source, there, place, masses, grad_plan, grad_v, chunks, scale,
+    post, turn, C: tl.constexpr,
+):  # fmt: skip
+    """Gradient by u before the last iteration of the last Sinkhorn."""
+    acc = tl.full((C.M, C.N), 0.0, tl.float32)
+    for k in range(chunks):
+        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        d, y = seed(e, w, cols, weight, offset, grad_plan, grad_v, place, C)
+        acc += e * (y / s)[None, :]
+    x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+    return -kappa * x, turn
+
+
+@triton.jit
+def walk_back(
+    x, last, log_a_grad, c, source, there, place, masses, record, flows, n_iters, chunks, scale,
+    post, turn, C: tl.constexpr,
+):  # fmt: skip
+    """From the gradient by u after iteration ``last`` to that after the first.
+
+    ``flows`` gets each of them over r, and their sum is added to the gradient by log a.
+    """
+    rows, m, n, start, stop = place
+    flow = x * read_row(record, 2 * n_iters + last - 1, rows, m, 0.0)
+    write_row(flows, last, flow, rows, m)
+    log_a_grad += x
+    for q in range(last - 1):
+        t = last - q
+        before = read_row(record, t - 1, rows, m, ABSENT)
+        own = read_row(record, n_iters + t - 1, rows, m, 0.0)
+        inverse = read_row(record, 2 * n_iters + t - 2, rows, m, 0.0)
+        acc = tl.full((C.M, C.N), 0.0, tl.float32)
+        for k in range(chunks):
+            tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+            z, e, s, w, top = shares(tile, scale, before, own, b)
+            y = w * sum_of(e * flow[:, None], 0)
+            acc += e * (y / s)[None, :]
+        x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+        x = own * x
+        log_a_grad += x
+        flow = x * inverse
+        write_row(flows, t - 1, flow, rows, m)
+    tl.debug_barrier()
+    return log_a_grad, turn
+
+
+@triton.jit
+def assemble(
+    tile, cols, b, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows, last,
+    n_iters, scale, SEEDED: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a block by the log kernel (M, N) and by log b (N,), from what flows into each u.
+
+    Also e of the first iteration and the gradient by its v over s, of which the gradient by the
+    first u is made.
+    """
+    rows, m, n, start, stop = place
+    if SEEDED:
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        g, y = seed(e, w, cols, weight, offset, grad_plan, grad_v, place, C)
+        share = y / s
+        g -= e * (kappa[:, None] * share[None, :])
+        log_b_grad = y
+    else:
+        e = tl.full((C.M, C.N), 0.0, tl.float32)
+        g = e
+        share = tl.full((C.N,), 0.0, tl.float32)
+        log_b_grad = share
+    for q in range(last):
+        t = last - q
+        before = read_row(record, t - 1, rows, m, ABSENT)
+        flow = read_row(flows, t, rows, m, 0.0)
+        own = read_row(record, n_iters + t - 1, rows, m, 0.0)
+        z, e, s, w, top = shares(tile, scale, before, own, b)
+        y = -w * sum_of(e * flow[:, None], 0)
+        share = y / s
+        g -= e * (flow[:, None] * w[None, :] + own[:, None] * share[None, :])
+        log_b_grad += y
+    return g, log_b_grad, e, share
+
+
+@triton.jit
+def finish(
+    u, kappa, weight, offset, c, source, there, place, masses, record, flows, last, grad_plan,
+    grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
+    SEEDED: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of one Sinkhorn; returns those by its first u and the temperature."""
+    rows, m, n, start, stop = place
+    first_kappa = read_row(record, n_iters, rows, m, 0.0)
+    acc = tl.full((C.M, C.N), 0.0, tl.float32)
+    tau_acc = tl.full((C.M, C.N), 0.0, tl.float32)
+    for k in range(chunks):
+        tile, cols, mass, counted = block(k, c, source, there, place, masses, C)
+        g, log_b_grad, e, share = assemble(
+            tile, cols, counted, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows,
+            last, n_iters, scale, SEEDED, C,
+        )  # fmt: skip
+        if C.keep or C.grad_init:
+            acc += e * share[None, :]
+        if C.grad_tau:
+            tau_acc += g * tile
+        g *= -1.0 / temperature
+        if SEEDED and C.grad_changed:
+            g += read(grad_changed, rows, cols, m, n, stop)
+        if not SEEDED:
+            g += read(g_cost, rows, cols, m, n, stop)
+        g = clean(g, there, masses[1], cols, stop, C)
+        write(g_cost, g, rows, cols, m, n, stop)
+        if C.grad_marginals:
+            has_log = mass >= SMALLEST
+            by_b = tl.where(has_log, log_b_grad / tl.where(has_log, mass, 1.0), 0.0)
+            if not SEEDED:
+                by_b += tl.load(g_b + cols, mask=cols < stop, other=0.0)
+            tl.store(g_b + cols, by_b, mask=cols < stop)
+    x = first_kappa
+    if C.keep or C.grad_init:
+        x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+        x = -first_kappa * x
+    tl.debug_barrier()
+    return x, tau_grad + sum_of(tau_acc, 1), turn
+
+
+@triton.jit(do_not_specialize=["batch", "n_links", "n_iters"])
+def backward_kernel(
+    cost, history, trace, a, b, slot_mask, input_mask, tau,
+    grad_plan, grad_u, grad_v, grad_changed,
+    g_cost, g_a, g_b, g_tau, g_init, flows, mail, ticket,
+    temperature, m, n, width, chunks, batch, n_links, n_iters,
+    C: tl.constexpr,
+):  # fmt: skip
+    """Gradients of plan, u, v and changed cost to those of cost, a, b, temperature and init."""
+    element, place, post = my_part(ticket, mail, m, n, width, C)
+    rows, m, n, start, stop = place
+    area = element * m * n
+    turn = start * 0
+
+    there, mass, log_mass, held, spare = slot_masses(
+        a + element * m, slot_mask + element * m, rows, m, C
+    )
+    b += element * n
+    input_mask += element * n
+    _, even, some, turn = count_inputs(b, input_mask, sum_of(mass, 0), place, chunks, post, turn, C)
+    masses = (b, input_mask, even, some)
+    if C.tau:
+        temperature = tl.load(tau + element)
+    scale = -LOG2E / temperature
+    size = 3 * n_iters * m
+    record = trace + (n_links * batch.to(tl.int64) + element) * size
+    flows += element * (n_iters + 1) * m
+    source = cost + area
+    grad_plan += area
+    grad_v += element * n
+    grad_changed += area
+    g_cost += area
+    g_b += element * n
+
+    c = 0.0
+    cols = columns(0, place, C)
+    if C.resident:
+        c = clean(read(source, rows, cols, m, n, stop), there, input_mask, cols, stop, C)
+    u = read_row(record, n_iters - 1, rows, m, ABSENT)
+    kappa = read_row(record, 2 * n_iters - 1, rows, m, 0.0)
+    inverse = tl.where(there, read_row(record, 3 * n_iters - 1, rows, m, 0.0), 0.0)
+
+    by_mass = tl.full((C.M,), 0.0, tl.float32)
+    log_a_grad = tl.full((C.M,), 0.0, tl.float32)
+    if C.grad_plan:
+        by_mass, turn = plan_mean(
+            u, kappa, c, source, there, place, masses, grad_plan, chunks, scale, post, turn, C
+        )
+        by_mass = by_mass * inverse
+    if C.grad_u:
+        log_a_grad = tl.load(grad_u + element * m + rows, mask=rows < m, other=0.0)
+    weight = mass * inverse
+    offset = weight * by_mass + log_a_grad * inverse
+    if n_iters > 1:
+        x, turn = enter(
+            u, kappa, weight, offset, c, source, there, place, masses, grad_plan, grad_v, chunks,
+            scale, post, turn, C,
+        )  # fmt: skip
+        log_a_grad, turn = walk_back(
+            x, n_iters - 1, log_a_grad, c, source, there, place, masses, record, flows,
+            n_iters, chunks, scale, post, turn, C,
+        )  # fmt: skip
+    tau_grad = tl.full((C.M,), 0.0, tl.float32)
+    x, tau_grad, turn = finish(
+        u, kappa, weight, offset, c, source, there, place, masses, record, flows,
+        n_iters - 1, grad_plan, grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks,
+        temperature, scale, post, turn, True, C,
+    )  # fmt: skip
+
+    if C.keep:
+        for link in range(n_links):
+            back = (n_links - 1 - link) * batch.to(tl.int64) + element
+            record = trace + back * size
+            source = history + back * m * n
+            if C.resident:
+                c = read(source, rows, cols, m, n, stop)
+            log_a_grad, turn = walk_back(
+                x, n_iters, log_a_grad, c, source, there, place, masses, record, flows,
+                n_iters, chunks, scale, post, turn, C,
+            )  # fmt: skip
+            x, tau_grad, turn = finish(
+                u, kappa, weight, offset, c, source, there, place, masses, record, flows,
+                n_iters, grad_plan, grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks,
+                temperature, scale, post, turn, False, C,
+            )  # fmt: skip
+
+    if C.grad_marginals:
+        has_log = (mass >= SMALLEST) & there
+        by_a = by_mass + tl.where(has_log, log_a_grad / tl.where(has_log, mass, 1.0), 0.0)
+        write_row(g_a, element, by_a, rows, m)
+    if C.grad_init:
+        write_row(g_init, element, x, rows, m)
+    if C.grad_tau:
+        tau_grad, turn = exchange(tau_grad, post, turn, C.M, C)
+        tl.store(g_tau + element, sum_of(tau_grad, 0) / (temperature * temperature))

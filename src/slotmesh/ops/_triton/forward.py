@@ -1,0 +1,348 @@
+# type: ignore  # kernels are a language of their own, which only looks like Python
+"""The forward kernel: MESH's descent on the cost, then Sinkhorn; without descent, Sinkhorn alone.
+
+One program (or ``C.split`` of them) owns a batch element. It walks over its inputs block by block,
+once an iteration; with ``C.resident`` there is one block, which stays in registers. ``trace`` keeps
+what reverse mode needs, for a Sinkhorn of T iterations 3 T vectors over slots: u before each
+iteration, kappa before each, 1/r of each.
+"""
+
+# ruff: noqa: N803, RUF059
+
+import triton
+import triton.language as tl
+
+from slotmesh.ops._triton.tile import (
+    ABSENT,
+    LEAST,
+    LN2,
+    LOG2E,
+    TINIEST,
+    block,
+    clean,
+    columns,
+    count_inputs,
+    exchange,
+    exchange_pair,
+    log_or_zero,
+    max_of,
+    my_part,
+    read,
+    read_row,
+    scale_slots,
+    shares,
+    slot_masses,
+    sum_of,
+    write,
+    write_row,
+)
+
+# A gradient shorter than this is not blown up to length 1, as in slotmesh.ops.mesh.naive.
+SHORTEST = tl.constexpr(1e-12)
+
+
+@triton.jit
+def cold_start(first, c, source, there, place, masses, chunks, scale, post, turn, C: tl.constexpr):
+    """The state (u, kappa) of the first potentials (M,), fit for any costs.
+
+    A slot that is far from every input has shares that are all too small for a float, although
+    their ratios matter: its u is raised until the largest share is 2^-40, and kappa makes up.
+    """
+    takes_part = there & (first > -float("inf"))
+    u = tl.where(there, tl.where(takes_part, first * LOG2E, 0.0), ABSENT)
+    acc = tl.full((C.M, C.N), -float("inf"), tl.float32)
+    for k in range(chunks):
+        tile, cols, input_mass, counted = block(k, c, source, there, place, masses, C)
+        x = tile * scale + u[:, None]
+        top = max_of(tl.where(takes_part[:, None], x, -float("inf")), 0)
+        log = tl.where(counted > 0, log_or_zero(counted) - top, -float("inf"))
+        acc = tl.maximum(acc, x + log[None, :])
+    best, turn = exchange(max_of(acc, 1), post, turn, C.M, C, True)
+    lack = best - LEAST
+    lack = tl.where(takes_part & (lack > 0), 0.0, lack)
+    kappa = tl.where(takes_part, tl.exp2(tl.where(takes_part, lack, 0.0)), 0.0)
+    return tl.where(there, u - lack, ABSENT), kappa, turn
+
+
+@triton.jit
+def iterate(
+    u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale, post, turn,
+    ENTROPY: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Sinkhorn from the state (u, kappa).
+
+    Returns the states before and after the last iteration, its 1/r, and with ENTROPY the row sums
+    of r's summands times their logarithm.
+    """
+    rows, m, n, start, stop = place
+    held, spare = slots
+    for t in range(n_iters - 1):
+        acc = tl.full((C.M, C.N), 0.0, tl.float32)
+        for k in range(chunks):
+            tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+            z, e, s, w, top = shares(tile, scale, u, kappa, b)
+            acc += e * w[None, :]
+        write_row(record, t, u, rows, m)
+        write_row(record, n_iters + t, kappa, rows, m)
+        r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+        u, kappa, inverse = scale_slots(u, r, held, spare)
+        write_row(record, 2 * n_iters + t, inverse, rows, m)
+    acc = tl.full((C.M, C.N), 0.0, tl.float32)
+    log_acc = tl.full((C.M, C.N), 0.0, tl.float32)
+    for k in range(chunks):
+        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        p = e * w[None, :]
+        acc += p
+        if ENTROPY:
+            log_acc += p * (z + log_or_zero(w)[None, :])
+    write_row(record, n_iters - 1, u, rows, m)
+    write_row(record, 2 * n_iters - 1, kappa, rows, m)
+    if ENTROPY:
+        r, h, turn = exchange_pair(sum_of(acc, 1), sum_of(log_acc, 1), post, turn, C)
+    else:
+        r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+        h = r
+    next_u, next_kappa, inverse = scale_slots(u, r, held, spare)
+    write_row(record, 3 * n_iters - 1, inverse, rows, m)
+    tl.debug_barrier()
+    return u, kappa, next_u, next_kappa, inverse, h, turn
+
+
+@triton.jit
+def seed(z, e, s, w, weight, mean):
+    """Entropy's derivative by the log kernel through the plan and the last half-step over slots.
+
+    With P the plan this is ``-P (log P - mean of log P in the row)``: a constant added to log P
+    changes nothing, since the sums of rows are fixed, so only the well-conditioned part is left.
+    Also the derivative by the last v.
+    """
+    d = e * w[None, :] * weight[:, None] * (z + log_or_zero(w)[None, :] - mean[:, None])
+    return d, sum_of(d, 0)
+
+
+@triton.jit
+def walk_back(
+    u, kappa, weight, mean, c, source, there, place, masses, record, flows, n_iters, chunks, scale,
+    post, turn, C: tl.constexpr,
+):  # fmt: skip
+    """Reverse mode through the iterations down to the first: what flows into each u.
+
+    ``flows`` gets, for each iteration but the last, the derivative by u over r.
+    """
+    rows, m, n, start, stop = place
+    if n_iters > 1:
+        acc = tl.full((C.M, C.N), 0.0, tl.float32)
+        for k in range(chunks):
+            tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+            z, e, s, w, top = shares(tile, scale, u, kappa, b)
+            d, y = seed(z, e, s, w, weight, mean)
+            acc += e * (y / s)[None, :]
+        x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+        flow = -kappa * x * read_row(record, 3 * n_iters - 2, rows, m, 0.0)
+        write_row(flows, n_iters - 1, flow, rows, m)
+        for q in range(n_iters - 2):
+            t = n_iters - 1 - q
+            before = read_row(record, t - 1, rows, m, ABSENT)
+            own = read_row(record, n_iters + t - 1, rows, m, 0.0)
+            inverse = read_row(record, 2 * n_iters + t - 2, rows, m, 0.0)
+            acc = tl.full((C.M, C.N), 0.0, tl.float32)
+            for k in range(chunks):
+                tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+                z, e, s, w, top = shares(tile, scale, before, own, b)
+                y = w * sum_of(e * flow[:, None], 0)
+                acc += e * (y / s)[None, :]
+            x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+            flow = own * x * inverse
+            write_row(flows, t - 1, flow, rows, m)
+        tl.debug_barrier()
+    return turn
+
+
+@triton.jit
+def assemble(
+    tile, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C: tl.constexpr,
+):  # fmt: skip
+    """The derivative (M, N) of the entropy by the log kernel, from what flows into each u."""
+    rows, m, n, start, stop = place
+    z, e, s, w, top = shares(tile, scale, u, kappa, b)
+    g, y = seed(z, e, s, w, weight, mean)
+    g -= e * kappa[:, None] * (y / s)[None, :]
+    for q in range(n_iters - 1):
+        t = n_iters - 1 - q
+        before = read_row(record, t - 1, rows, m, ABSENT)
+        flow = read_row(flows, t, rows, m, 0.0)
+        own = read_row(record, n_iters + t - 1, rows, m, 0.0)
+        z, e, s, w, top = shares(tile, scale, before, own, b)
+        y = w * sum_of(e * flow[:, None], 0)
+        g -= e * (flow[:, None] * w[None, :] - own[:, None] * (y / s)[None, :])
+    return g
+
+
+@triton.jit
+def step_down(
+    u, kappa, weight, mean, c, source, there, place, masses, record, flows, slope, history,
+    n_iters, chunks, scale, length, post, turn, C: tl.constexpr,
+):  # fmt: skip
+    """Change the cost by a step of the given length down the entropy; returns the resident block.
+
+    d/dC is -1/temperature times d/dK, so descending on C ascends on the log kernel K.
+    """
+    rows, m, n, start, stop = place
+    if C.resident:
+        same, cols, input_mass, b = block(0, c, source, there, place, masses, C)
+        g = assemble(c, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C)
+        acc = g * g
+    else:
+        acc = tl.full((C.M, C.N), 0.0, tl.float32)
+        for k in range(chunks):
+            tile, cols, input_mass, b = block(k, c, source, there, place, masses, C)
+            d = assemble(tile, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C)
+            acc += d * d
+            write(slope, d, rows, cols, m, n, stop)
+    squares, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+    squared = sum_of(squares, 0)
+    least = SHORTEST * SHORTEST
+    factor = length * tl.rsqrt(tl.where(squared < least, least, squared))
+    tl.debug_barrier()
+    if C.resident:
+        if C.keep:
+            write(history, c, rows, cols, m, n, stop)
+        c += factor * g
+    else:
+        for k in range(chunks):
+            cols = columns(k, place, C)
+            tile = read(source, rows, cols, m, n, stop)
+            if C.keep:
+                write(history, tile, rows, cols, m, n, stop)
+            tile += factor * read(slope, rows, cols, m, n, stop)
+            write(source, tile, rows, cols, m, n, stop)
+        tl.debug_barrier()
+    return c, turn
+
+
+@triton.jit
+def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr):
+    """The k-th block of costs as they came, with noise, and zeros for padding."""
+    rows, m, n, start, stop = place
+    cols = columns(k, place, C)
+    tile = read(cost, rows, cols, m, n, stop)
+    if C.noise:
+        tile += sigma * read(noise, rows, cols, m, n, stop)
+    return clean(tile, there, input_mask, cols, stop, C)
+
+
+@triton.jit(do_not_specialize=["batch", "n_steps", "n_iters"])
+def forward_kernel(
+    cost, noise, a, b, slot_mask, input_mask, tau, init,
+    plan, u_out, v_out, error, changed, history, slope, trace, flows, mail, ticket,
+    sigma, temperature, length, m, n, width, chunks, batch, n_steps, n_iters,
+    C: tl.constexpr,
+):  # fmt: skip
+    """Costs (batch, m, n) to plan, potentials, error, changed costs, and the trace for backward."""
+    element, place, post = my_part(ticket, mail, m, n, width, C)
+    rows, m, n, start, stop = place
+    area = element * m * n
+    turn = start * 0
+
+    there, mass, log_mass, held, spare = slot_masses(
+        a + element * m, slot_mask + element * m, rows, m, C
+    )
+    slots = (held, spare)
+    real_slots = sum_of(tl.where(there, 1.0, 0.0), 0)
+    b += element * n
+    input_mask += element * n
+    total = sum_of(mass, 0)
+    real_inputs, even, some, turn = count_inputs(b, input_mask, total, place, chunks, post, turn, C)
+    masses = (b, input_mask, even, some)
+    if C.tau:
+        temperature = tl.load(tau + element)
+    scale = -LOG2E / temperature
+    if C.per_entry:
+        length = length * tl.sqrt(real_slots * real_inputs)
+    first = tl.full((C.M,), 0.0, tl.float32)
+    if C.init:
+        first = tl.load(init + element * m + rows, mask=rows < m, other=0.0)
+
+    cost += area
+    noise += area
+    source = cost
+    if C.mesh:
+        source = changed + area
+    c = 0.0
+    if C.resident:
+        c = first_block(0, cost, noise, sigma, there, input_mask, place, C)
+    elif C.mesh:
+        for k in range(chunks):
+            cols = columns(k, place, C)
+            tile = first_block(k, cost, noise, sigma, there, input_mask, place, C)
+            write(source, tile, rows, cols, m, n, stop)
+        tl.debug_barrier()
+
+    u, kappa, turn = cold_start(
+        first, c, source, there, place, masses, chunks, scale, post, turn, C
+    )
+    size = 3 * n_iters * m
+    record = trace + element * size
+    flows += element * n_iters * m
+    slope += area
+    history += area
+    inverse = mass
+    if C.mesh:
+        # The last round is the Sinkhorn of the result.
+        for step in range(n_steps + 1):
+            u, kappa, next_u, next_kappa, inverse, h, turn = iterate(
+                u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale,
+                post, turn, True, C,
+            )  # fmt: skip
+            if step < n_steps:
+                weight = -LN2 * mass * inverse
+                mean = h * inverse
+                turn = walk_back(
+                    u, kappa, weight, mean, c, source, there, place, masses, record, flows,
+                    n_iters, chunks, scale, post, turn, C,
+                )  # fmt: skip
+                c, turn = step_down(
+                    u, kappa, weight, mean, c, source, there, place, masses, record, flows, slope,
+                    history, n_iters, chunks, scale, length, post, turn, C,
+                )  # fmt: skip
+                if C.keep:
+                    record += batch.to(tl.int64) * size
+                    history += batch.to(tl.int64) * m * n
+                if C.fresh:
+                    u, kappa, turn = cold_start(
+                        first, c, source, there, place, masses, chunks, scale, post, turn, C
+                    )
+                else:
+                    u, kappa = next_u, next_kappa
+    else:
+        u, kappa, next_u, next_kappa, inverse, h, turn = iterate(
+            u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale,
+            post, turn, False, C,
+        )  # fmt: skip
+
+    weight = mass * inverse
+    row_sums = tl.full((C.M, C.N), 0.0, tl.float32)
+    misplaced = tl.full((C.N,), 0.0, tl.float32)
+    plan += area
+    v_out += element * n
+    for k in range(chunks):
+        tile, cols, input_mass, counted = block(k, c, source, there, place, masses, C)
+        z, e, s, w, top = shares(tile, scale, u, kappa, counted)
+        p = e * (w[None, :] * weight[:, None])
+        row_sums += p
+        misplaced += tl.abs(sum_of(p, 0) - input_mass)
+        write(plan, p, rows, cols, m, n, stop)
+        v = tl.where(counted > 0, LN2 * (log_or_zero(counted) - tl.log2(s) - top), -float("inf"))
+        tl.store(v_out + cols, v, mask=cols < stop)
+        if C.mesh and C.resident:
+            write(source, c, rows, cols, m, n, stop)
+    nothing = tl.full((C.M,), 0.0, tl.float32)
+    sums, wrong, turn = exchange_pair(
+        sum_of(row_sums, 1), sum_of(misplaced, 0) + nothing, post, turn, C
+    )
+    wrong = sum_of(tl.abs(sums - mass) + tl.where(rows == 0, wrong, 0.0), 0)
+    tl.store(error + element, wrong / tl.where(total < TINIEST, TINIEST, total))
+    log = tl.log2(inverse) + log_or_zero(log_mass)
+    u = tl.where(there & (log_mass > 0), LN2 * (u + log), -float("inf"))
+    write_row(u_out, element, u, rows, m)

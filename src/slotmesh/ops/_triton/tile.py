@@ -1,0 +1,262 @@
+# type: ignore  # kernels are a language of their own, which only looks like Python
+"""What the kernels do to one block of a cost matrix, and to the masses and potentials beside it.
+
+A block holds all M slots (rows, padded to a power of two) of N inputs (columns), so everything over
+slots stays inside it, and over inputs there is one sum a half-step. Logarithms are to base 2.
+
+The state of the slots is a pair (u, kappa) that stands for the potential ``u + log2(kappa)``. The
+half-step over inputs gives the shares ``Q = kappa e / s`` of each input, with
+``e = exp2(u - cost * scale - highest)``, ``s = sum_i kappa e``; the half-step over slots needs no
+exponential of its own, since its softmax is ``R = e w / r`` with ``w = b / s`` and
+``r = sum_j e w``. The split between u and kappa keeps e in range where a slot has little or no mass
+(kappa near 0) or gets next to nothing of every input at first (``cold_start``), and it makes the
+half-step over slots free of logarithms: the exponent of ``a / r`` goes to u, its mantissa to kappa.
+"""
+
+# ruff: noqa: N803, RUF059, SIM108
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+# As in slotmesh.ops._problem: less mass than this counts as none.
+SMALLEST = tl.constexpr(1e-30)
+# The potential of a slot that is not there; finite, so that 0 times it is 0.
+ABSENT = tl.constexpr(-1e30)
+# Slots below 2^-40 of mass, or of the best share, are held there by u, and the rest is in kappa.
+LEAST = tl.constexpr(-40.0)
+LEAST_MASS = tl.constexpr(2.0**-40)
+# The sum of a row of shares is at least this; a mass over it is still finite.
+TINIEST = tl.constexpr(1e-30)
+
+
+@triton.jit
+def sum_of(x, axis: tl.constexpr):
+    """Sum along an axis; tl.sum itself cannot be interpreted once triton was imported natively."""
+    return tl.reduce(x, axis, tl.standard._sum_combine)
+
+
+@triton.jit
+def max_of(x, axis: tl.constexpr):
+    """Largest along an axis."""
+    return tl.reduce(x, axis, tl.standard._elementwise_max)
+
+
+@triton.jit
+def read(base, rows, cols, m, n, stop):
+    """A block (M, N) of a matrix (m, n) in float32; 0 outside."""
+    inside = (rows < m)[:, None] & (cols < stop)[None, :]
+    offsets = rows[:, None] * n + cols[None, :]
+    return tl.load(base + offsets, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def write(base, value, rows, cols, m, n, stop):
+    """Store a block (M, N) into a matrix (m, n)."""
+    inside = (rows < m)[:, None] & (cols < stop)[None, :]
+    offsets = rows[:, None] * n + cols[None, :]
+    tl.store(base + offsets, value.to(base.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def read_row(base, index, rows, m, other):
+    """Row ``index`` of a matrix (., m) as (M,)."""
+    return tl.load(base + index * m + rows, mask=rows < m, other=other)
+
+
+@triton.jit
+def write_row(base, index, value, rows, m):
+    """Store (M,) into row ``index`` of a matrix (., m)."""
+    tl.store(base + index * m + rows, value, mask=rows < m)
+
+
+@triton.jit
+def my_part(ticket, mail, m, n, width, C: tl.constexpr):
+    """Which batch element and which of its inputs this program works on."""
+    number = tl.program_id(0)
+    if C.split > 1:
+        # Numbers in the order of starting, so that those who wait for each other all run.
+        number = tl.atomic_add(ticket, 1)
+    element = (number // C.split).to(tl.int64)
+    part = number % C.split
+    start = part * width
+    place = (tl.arange(0, C.M), m, n, start, tl.minimum(start + width, n))
+    post = (mail + element * (4 * C.split * C.M), part, 2 * C.split * C.M)
+    return element, place, post
+
+
+@triton.jit
+def columns(k, place, C: tl.constexpr):
+    """The inputs of the k-th block."""
+    rows, m, n, start, stop = place
+    cols = start + k * C.N + tl.arange(0, C.N)
+    if C.vector > 1:
+        # A thread loads this many inputs at once; with more, slots would be spread over warps.
+        at_once: tl.constexpr = C.vector
+        cols = tl.max_contiguous(cols, at_once)
+    return cols
+
+
+@triton.jit
+def clean(c, there, input_mask, cols, stop, C: tl.constexpr):
+    """A block whose padding may hold anything, with zeros there."""
+    if C.slot_mask:
+        c = tl.where(there[:, None], c, 0.0)
+    if C.input_mask:
+        real = tl.load(input_mask + cols, mask=cols < stop, other=0) != 0
+        c = tl.where(real[None, :], c, 0.0)
+    return c
+
+
+@triton.jit
+def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
+    """Which slots are real, their mass, that of its logarithm, and this as held times spare."""
+    there = rows < m
+    if C.slot_mask:
+        there = tl.load(slot_mask + rows, mask=there, other=0) != 0
+    if C.marginals:
+        mass = tl.load(a + rows, mask=rows < m, other=0.0)
+    else:
+        mass = tl.where(there, 1.0, 0.0)
+    # Where no slot has any mass, its logarithm counts as 0 (see log_marginal).
+    some = max_of(tl.where(mass >= SMALLEST, 1, 0), 0) > 0
+    counted = tl.where(some, tl.where(mass >= SMALLEST, mass, 0.0), 1.0)
+    held = tl.where(counted < LEAST_MASS, LEAST_MASS, counted)
+    return there, mass, counted, held, tl.where(there, counted / held, 0.0)
+
+
+@triton.jit
+def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexpr):
+    """How many inputs are real, the mass of one where it is uniform, whether any has some."""
+    rows, m, n, start, stop = place
+    real = total * 0 + n
+    heavy = real
+    if C.marginals or C.input_mask:
+        acc_real = tl.full((C.N,), 0.0, tl.float32)
+        acc_heavy = tl.full((C.N,), 0.0, tl.float32)
+        for k in range(chunks):
+            cols = columns(k, place, C)
+            inside = cols < stop
+            mask = inside
+            if C.input_mask:
+                mask = tl.load(input_mask + cols, mask=inside, other=0) != 0
+            acc_real += tl.where(mask, 1.0, 0.0)
+            if C.marginals:
+                mask = tl.load(b + cols, mask=inside, other=0.0) >= SMALLEST
+            acc_heavy += tl.where(mask, 1.0, 0.0)
+        nothing = tl.full((C.M,), 0.0, tl.float32)
+        reals, heavies, turn = exchange_pair(
+            sum_of(acc_real, 0) + nothing, sum_of(acc_heavy, 0) + nothing, post, turn, C
+        )
+        real = sum_of(tl.where(rows == 0, reals, 0.0), 0)
+        heavy = sum_of(tl.where(rows == 0, heavies, 0.0), 0)
+    even = total / tl.where(real > 0, real, 1.0)
+    some = heavy > 0
+    if not C.marginals:
+        some = some & (even >= SMALLEST)
+    return real, even, some, turn
+
+
+@triton.jit
+def input_masses(cols, stop, masses, C: tl.constexpr):
+    """Mass of each input, and the mass that its logarithm stands for."""
+    b, input_mask, even, some = masses
+    inside = cols < stop
+    if C.marginals:
+        mass = tl.load(b + cols, mask=inside, other=0.0)
+    elif C.input_mask:
+        mass = tl.where(tl.load(input_mask + cols, mask=inside, other=0) != 0, even, 0.0)
+    else:
+        mass = tl.where(inside, even, 0.0)
+    counted = tl.where(mass >= SMALLEST, mass, 0.0)
+    return mass, tl.where(some, counted, tl.where(inside, 1.0, 0.0))
+
+
+@triton.jit
+def block(k, resident, source, there, place, masses, C: tl.constexpr):
+    """The k-th block of costs, its columns, and the masses of its inputs."""
+    rows, m, n, start, stop = place
+    cols = columns(k, place, C)
+    mass, counted = input_masses(cols, stop, masses, C)
+    if C.resident:
+        c = resident
+    else:
+        c = read(source, rows, cols, m, n, stop)
+        if not C.mesh:
+            c = clean(c, there, masses[1], cols, stop, C)
+    return c, cols, mass, counted
+
+
+@triton.jit
+def shares(c, scale, u, kappa, b):
+    """The half-step over inputs: log2 e, e, s and w as above, and the highest exponents."""
+    x = c * scale + u[:, None]
+    top = max_of(x, 0)
+    z = x - top[None, :]
+    e = tl.exp2(z)
+    s = sum_of(e * kappa[:, None], 0)
+    # Padding can have any potentials, and no shares; NaN stays.
+    s = tl.where(s == 0, 1.0, s)
+    return z, e, s, b / s, top
+
+
+@triton.jit
+def log_or_zero(w):
+    """log2, and 0 at 0."""
+    return tl.log2(tl.where(w > 0, w, 1.0))
+
+
+@triton.jit
+def scale_slots(u, r, held, spare):
+    """The half-step over slots: the next state (u, kappa), and 1/r."""
+    inverse = 1.0 / tl.where(r < TINIEST, TINIEST, r)  # NaN stays
+    bits = (held * inverse).to(tl.int32, bitcast=True)
+    exponent = (bits >> 23) - 127
+    mantissa = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
+    return u + exponent.to(tl.float32), spare * mantissa, inverse
+
+
+@triton.jit
+def exchange(x, post, turn, SIZE: tl.constexpr, C: tl.constexpr, MAX: tl.constexpr = False):
+    """Sum (or largest) of a vector (SIZE,) over the programs that share a batch element.
+
+    Each number travels in one word with the count of exchanges, so whoever reads the word knows
+    whether it has come, and no barrier is needed. Two boxes suffice: nobody sends into a box again
+    before having read the next one, which everybody fills only after having emptied this one.
+    """
+    if C.split > 1:
+        entries = tl.arange(0, SIZE)
+        stamp = (turn + 1).to(tl.int64)
+        word = x.to(tl.uint32, bitcast=True).to(tl.int64) | (stamp << 32)
+        mail, part, room = post
+        box = mail + (turn % 2) * room
+        tl.atomic_xchg(box + part * SIZE + entries, word, sem="relaxed")
+        words = box + tl.arange(0, C.split)[:, None] * SIZE + entries[None, :]
+        nothing = tl.full((C.split, SIZE), 0, tl.int64)
+        got = tl.atomic_or(words, nothing, sem="relaxed")
+        while late(got, stamp):
+            got = tl.atomic_or(words, nothing, sem="relaxed")
+        values = (got & 0xFFFFFFFF).to(tl.uint32).to(tl.float32, bitcast=True)
+        if MAX:
+            x = max_of(values, 0)
+        else:
+            x = sum_of(values, 0)
+    return x, turn + 1
+
+
+@triton.jit
+def exchange_pair(x, y, post, turn, C: tl.constexpr):
+    """The sums of two vectors (M,) for one exchange."""
+    if C.split > 1:
+        both = tl.reshape(tl.join(x, y), (2 * C.M,))
+        both, turn = exchange(both, post, turn, 2 * C.M, C)
+        x, y = tl.split(tl.reshape(both, (C.M, 2)))
+    return x, y, turn
+
+
+@triton.jit
+def late(got, stamp):
+    """Whether some word is not of this exchange."""
+    wrong = tl.where((got >> 32) == stamp, 0, 1)
+    return max_of(max_of(wrong, 0), 0) > 0
