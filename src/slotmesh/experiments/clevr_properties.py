@@ -85,18 +85,23 @@ class ClevrProperties(Experiment):
         )
         if preset == "paper":
             return paper
+        transport = paper.transport
+        if isinstance(transport, MeshSettings):
+            # The same change of each entry of a matrix with a sixteenth of the inputs.
+            transport = replace(transport, lr=transport.lr / 4)
         return replace(
             paper,
             preset="quick",
-            steps=400,
-            val_every=100,
-            save_every=100,
+            steps=1000,
+            val_every=250,
+            save_every=250,
             log_every=20,
             data=replace(
-                paper.data, batch_size=32, train_size=1024, val_size=64, test_size=256, size=32
+                paper.data, batch_size=32, train_size=2048, val_size=128, test_size=256, size=32
             ),
             model=PredictorModel(channels=32, slot_dim=64, mlp_dim=128),
-            optim=Optim(lr=2e-3, cosine=True),
+            transport=transport,
+            optim=Optim(lr=1e-3, cosine=True),
         )
 
     def build(self) -> nn.Module:

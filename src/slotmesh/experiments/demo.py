@@ -1,20 +1,24 @@
 """``slotmesh demo``: MESH breaks a tie, and a model with it learns what one without it cannot."""
 
-import time
-from dataclasses import dataclass
+import csv
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import slotmesh
-from slotmesh.experiments.copying import Copying, CopyingRun, train, world
+from slotmesh.experiments.evaluate import evaluate_run
+from slotmesh.experiments.random_objects import RandomObjectsSettings
+from slotmesh.experiments.report import Report, run_report
+from slotmesh.experiments.runs import Run
+from slotmesh.experiments.tasks import preset
 from slotmesh.experiments.ties import VARIANTS, TieResult, paper_ties, transport_tie
-from slotmesh.nn import Mesh, Softmax
+from slotmesh.experiments.train import run_train
 from slotmesh.ops import assign
 from slotmesh.report.figures import COLOURS, curves, heat_map, panels, svg_uri
 from slotmesh.report.page import render_page, write_whole
@@ -37,15 +41,27 @@ class Demo:
     """Watch MESH break a tie, and SA and SA-MESH learn to copy random objects."""
 
     out: Path = Path("demo")
-    """Folder for the page (index.html)."""
-    steps: int = 500
+    """Folder for the pages (index.html, report.html) and the two runs."""
+    steps: int = 400
     """Training steps of each model."""
     seed: int = 0
     """Another seed, another run."""
 
 
+@dataclass(frozen=True)
+class Trained:
+    """One of the two models, and how it came to be."""
+
+    run: Run
+    error: float
+    """RMSE / sigma on fresh sets."""
+    curve: list[tuple[int, float]]
+    """The same on the validation sets, by step."""
+    seconds: float
+
+
 def run_demo(demo: Demo, console: Console | None = None) -> Path:
-    """Run everything, print a small table, write the page and return its path."""
+    """Run everything, print a small table, write the pages and return the first one's path."""
     if demo.steps < 1:
         raise ValueError(f"--steps is {demo.steps}, expected at least 1.")
     console = Console() if console is None else console
@@ -55,30 +71,20 @@ def run_demo(demo: Demo, console: Console | None = None) -> Path:
     write_whole(page, "")
 
     ties = [transport_tie(tie, demo.seed) for tie in paper_ties()]
-    settings = Copying(steps=demo.steps, seed=demo.seed)
-    runs, seconds = _train_both(settings, console)
-    console.print(_table(ties, runs, seconds))
-
-    best = min(runs, key=lambda name: runs[name].error)
-    rows = [
-        {
-            "name": name,
-            "error": run.error,
-            "paper": PAPER[name],
-            "seconds": seconds[name],
-            "best": name == best,
-        }
-        for name, run in runs.items()
-    ]
+    models = {name: _train(name, demo, console) for name in PAPER}
+    console.print(_table(ties, models))
+    folders = tuple(one.run.folder for one in models.values())
+    report = run_report(Report(folders, demo.out / "report.html", device="cpu"), console)
     html = render_page(
         "demo.html",
         variants=VARIANTS,
         ties=ties,
         ties_figure=svg_uri(draw_ties(ties)),
-        settings=settings,
-        rows=rows,
-        curves_figure=svg_uri(draw_curves(runs)),
-        attention_figure=svg_uri(draw_attention(runs, settings)),
+        settings=next(iter(models.values())).run.settings,
+        rows=_rows(models),
+        curves_figure=svg_uri(draw_curves(models)),
+        attention_figure=svg_uri(draw_attention(models)),
+        report=report.name,
         snippet=SNIPPET,
         version=slotmesh.__version__,
         torch_version=torch.__version__,
@@ -88,36 +94,49 @@ def run_demo(demo: Demo, console: Console | None = None) -> Path:
     return page
 
 
-def _train_both(
-    settings: Copying, console: Console
-) -> tuple[dict[str, CopyingRun], dict[str, float]]:
-    runs: dict[str, CopyingRun] = {}
-    seconds: dict[str, float] = {}
-    columns = (
-        TextColumn("{task.description:<16}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("error {task.fields[error]:.2f}"),
-        TimeRemainingColumn(),
+def settings_of(name: str, demo: Demo) -> RandomObjectsSettings:
+    """``slotmesh train random-objects`` with few steps."""
+    start = preset("random-objects", name, "quick")
+    assert isinstance(start, RandomObjectsSettings)
+    every = max(1, demo.steps // 10)
+    return replace(
+        start,
+        seed=demo.seed,
+        out=demo.out / "runs" / name,
+        overwrite=True,
+        steps=demo.steps,
+        val_every=every,
+        save_every=demo.steps,
+        data=replace(start.data, val_size=256, test_size=1024),
+        hardware=replace(start.hardware, accelerator="cpu"),
     )
-    threads = torch.get_num_threads()
-    # At this size threads cost more than they give, much more on a busy machine.
-    torch.set_num_threads(1)
-    with Progress(*columns, console=console) as progress:
-        for name, transport in (("SA", Softmax()), ("SA-MESH", Mesh())):
-            bar = progress.add_task(f"training {name}", total=settings.steps, error=1.0)
-
-            def report(step: int, error: float, bar=bar) -> None:
-                progress.update(bar, completed=step, error=error)
-
-            began = time.perf_counter()
-            runs[name] = train(transport, settings, report)
-            seconds[name] = time.perf_counter() - began
-    torch.set_num_threads(threads)
-    return runs, seconds
 
 
-def _table(ties: list[TieResult], runs: dict[str, CopyingRun], seconds: dict[str, float]) -> Table:
+def _train(name: str, demo: Demo, console: Console) -> Trained:
+    run = run_train(settings_of(name, demo), console)
+    found = evaluate_run(run, device="cpu", console=console)
+    with (run.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    curve = [(int(r["step"]), float(r["val/nrmse"])) for r in rows if r["val/nrmse"]]
+    # Before it has learned anything, a model is no better than zeros.
+    return Trained(run, found["metrics"]["nrmse"], [(0, 1.0), *curve], float(rows[-1]["seconds"]))
+
+
+def _rows(models: dict[str, Trained]) -> list[dict[str, Any]]:
+    best = min(models, key=lambda name: models[name].error)
+    return [
+        {
+            "name": name,
+            "error": one.error,
+            "paper": PAPER[name],
+            "seconds": one.seconds,
+            "best": name == best,
+        }
+        for name, one in models.items()
+    ]
+
+
+def _table(ties: list[TieResult], models: dict[str, Trained]) -> Table:
     table = Table(title="A tie, and what comes of it", title_justify="left")
     table.add_column("variant")
     table.add_column("entropy,\nall equal", justify="right")
@@ -126,14 +145,14 @@ def _table(ties: list[TieResult], runs: dict[str, CopyingRun], seconds: dict[str
     table.add_column("copying error\n(RMSE / sigma)", justify="right")
     table.add_column("training", justify="right")
     for name in VARIANTS:
-        trained = name in runs
+        trained = models.get(name)
         table.add_row(
             name,
             # abs: an entropy of 0 may come as -0.
             *(f"{abs(result.entropies[name]):.2f}" for result in ties),
             "yes" if all(result.broken(name) for result in ties) else "no",
-            f"{runs[name].error:.3f}" if trained else "",
-            f"{seconds[name]:.0f} s" if trained else "",
+            "" if trained is None else f"{trained.error:.3f}",
+            "" if trained is None else f"{trained.seconds:.0f} s",
             style="bold" if name == "SA-MESH" else None,
         )
     return table
@@ -155,12 +174,12 @@ def draw_ties(ties: list[TieResult]) -> Figure:
     return figure
 
 
-def draw_curves(runs: dict[str, CopyingRun]) -> Figure:
+def draw_curves(models: dict[str, Trained]) -> Figure:
     """Error over training steps."""
     figure, [[axes]] = panels(7.2, 3.2)
     curves(
         axes,
-        {name: run.curve for name, run in runs.items()},
+        {name: one.curve for name, one in models.items()},
         x="training step",
         y="RMSE / sigma on fresh sets",
     )
@@ -170,16 +189,19 @@ def draw_curves(runs: dict[str, CopyingRun]) -> Figure:
     return figure
 
 
-def draw_attention(runs: dict[str, CopyingRun], settings: Copying) -> Figure:
+def draw_attention(models: dict[str, Trained]) -> Figure:
     """Attention of each model on one fresh set, slots in the order of the objects they copy."""
-    one = world(settings, settings.seed + 5).sample([0])
-    k = settings.n_objects
-    figure, [row] = panels(7.2, 3.0, 1, len(runs))
-    for axes, (name, run) in zip(row, runs.items(), strict=True):
+    figure, [row] = panels(7.2, 3.0, 1, len(models))
+    for axes, (name, one) in zip(row, models.items(), strict=True):
+        made = one.run.experiment
+        source, _ = made.source("test", torch.device("cpu"))
+        sample = source.sample([0])
+        k = sample.targets.shape[1]
+        model = one.run.load_model()
         with torch.inference_mode():
-            out = run.model(one.inputs, generator=torch.Generator().manual_seed(settings.seed))
+            out = model(sample.inputs, generator=made.noise("picture", 0, total=1))
         share = out.attention[0] / out.attention[0].sum(-1, keepdim=True)
-        order = assign(torch.cdist(one.targets[0], out.slots[0]))
+        order = assign(torch.cdist(sample.targets[0], out.slots[0]))
         grouped = torch.cat((share[:, :k], share[:, k:].sum(-1, keepdim=True)), -1)[order]
         labels = [str(i + 1) for i in range(k)]
         heat_map(axes, grouped, rows=labels, columns=[*labels, "zeros"])

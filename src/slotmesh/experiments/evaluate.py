@@ -145,6 +145,7 @@ def evaluate_run(
 
 
 def place_of(device: str) -> torch.device:
+    """The device that a command's ``--device`` means."""
     if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
         raise ValueError(f"--device is {device!r}, expected cpu, cuda or auto.")
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -199,4 +200,5 @@ def _progress(console: Console | None) -> Progress:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=console, disable=console is None, transient=True)
+    quiet = console is None or not console.is_terminal
+    return Progress(*columns, console=console, disable=quiet, transient=True)

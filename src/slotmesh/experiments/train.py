@@ -114,8 +114,8 @@ def check_hardware(hardware: Hardware) -> None:
 
 def make_trainer(settings: Settings, callbacks: list[Any]) -> Any:
     """Lightning's trainer with the settings of the hardware."""
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch import Trainer
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
     from slotmesh.experiments.training.checkpoints import PlainCheckpoints
 

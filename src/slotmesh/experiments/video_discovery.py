@@ -8,7 +8,12 @@ import tyro
 from torch import Tensor, nn
 
 from slotmesh.experiments.blind import Constant, grid_masks
-from slotmesh.experiments.discovery import EPOCHS, PAPER_OPTIM, DiscoveryModel
+from slotmesh.experiments.discovery import (
+    EPOCHS,
+    PAPER_OPTIM,
+    DiscoveryModel,
+    quick_transport,
+)
 from slotmesh.experiments.experiment import INITIALIZERS, Experiment, Goal, Source, Split
 from slotmesh.experiments.settings import ImageData, Optim, Settings, positive
 from slotmesh.experiments.sources import open_source
@@ -130,12 +135,13 @@ class VideoDiscovery(Experiment):
         return replace(
             paper,
             preset="quick",
-            steps=300,
-            val_every=75,
-            save_every=75,
-            log_every=10,
-            data=replace(data, batch_size=8, train_size=256, val_size=32, test_size=128, size=32),
+            steps=800,
+            val_every=200,
+            save_every=200,
+            log_every=20,
+            data=replace(data, batch_size=8, train_size=512, val_size=64, test_size=128, size=16),
             model=DiscoveryModel(n_slots=8, channels=16, slot_dim=32, mlp_dim=64),
+            transport=quick_transport(transport),
             optim=Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0),
         )
 

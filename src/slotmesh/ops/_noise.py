@@ -1,5 +1,7 @@
 """Randomness of a batch that several processes share."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ class SharedGenerator(torch.Generator):
         """A seeded generator on a device."""
         if not 0 <= rank < n_ranks:
             raise ValueError(f"SharedGenerator: rank is {rank}, expected 0 to {n_ranks - 1}.")
-        self = super().__new__(cls, device)
+        self = cast(SharedGenerator, super().__new__(cls, device))  # pyright: ignore
         self.manual_seed(seed)
         self.rank, self.n_ranks, self.total = rank, n_ranks, total
         return self

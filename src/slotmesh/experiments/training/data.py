@@ -23,6 +23,7 @@ class RunData(LightningDataModule):
         super().__init__()
         self.experiment = experiment
         self.console = console
+        self._train: TrainBatches | None = None
 
     def train_dataloader(self) -> TrainBatches:
         """From the trainer's step on, without end."""
@@ -37,13 +38,23 @@ class RunData(LightningDataModule):
             rank=trainer.global_rank,
             n_ranks=trainer.world_size,
         )
-        return TrainBatches(
+        self._train = TrainBatches(
             source,
             order,
             start=lambda: trainer.global_step,
             ahead=_AHEAD if device.type == "cuda" and not self._workers else 1,
             workers=self._workers,
         )
+        return self._train
+
+    def teardown(self, stage: str) -> None:
+        """Let nobody read on."""
+        if self._train is not None:
+            self._train.close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """The same after an error."""
+        self.teardown("fit")
 
     def val_dataloader(self) -> EvalBatches:
         """The validation set."""

@@ -14,7 +14,7 @@ from slotmesh.experiments.settings import plain
 from slotmesh.report.page import write_whole
 
 
-class NonFinite(Exception):
+class NonFinite(Exception):  # noqa: N818 (it says what happened)
     """The loss or the gradient of a step is not finite."""
 
     def __init__(self, step: int) -> None:

@@ -57,7 +57,7 @@ class Learner(LightningModule):
             whole = finite.to(torch.float32)
             torch.distributed.all_reduce(whole, torch.distributed.ReduceOp.MIN)
             finite = whole > 0
-        if self.device.type == "cpu":
+        if self.device.type != "cuda":
             if not finite:
                 raise NonFinite(self.global_step)
             return

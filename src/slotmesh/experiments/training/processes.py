@@ -17,13 +17,18 @@ def agree(trainer: Trainer, prepare: Callable[[], Path | None], last: Path) -> P
         last: That checkpoint, if there is one.
 
     Raises:
-        ValueError: In all processes, if the first could not.
+        ValueError: In all processes, if the first could not, or if others were started than the
+            settings say.
     """
     strategy: Any = trainer.strategy
     environment = getattr(strategy, "cluster_environment", None)
     if environment is None or isinstance(environment, LightningEnvironment):
         # Lightning starts the other processes later than this.
         return prepare() if trainer.is_global_zero else (last if last.is_file() else None)
+    try:
+        environment.validate_settings(strategy.num_processes, strategy.num_nodes)
+    except ValueError as error:
+        raise ValueError(f"--hardware.devices, --hardware.nodes: {error}") from error
     # torchrun and SLURM started all at once: no other may look before the first is done.
     strategy.setup_environment()
     found: Path | None = None

@@ -1,6 +1,7 @@
 """Batches in an order that is a pure function of the seed and the step."""
 
-from collections.abc import Callable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -78,8 +79,18 @@ class TrainBatches:
         self.start = start
         self.ahead = ahead
         self.workers = workers
+        self._running: Generator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
+        self._running = self._batches()
+        return self._running
+
+    def close(self) -> None:
+        """End the processes that read, which would wait for more."""
+        if self._running is not None:
+            self._running.close()
+
+    def _batches(self) -> Generator[Any]:
         step = self.start()
         if self.workers:
             yield from _loader(self.source, _Steps(self.order, step), self.workers)
@@ -158,12 +169,19 @@ class _Batched(Dataset[Any]):
         return self.source.sample(index)
 
 
+def _ignore_signals(worker: int) -> None:
+    """A signal to all processes is for the one that trains, which needs the others to save."""
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.SIG_IGN)
+
+
 def _loader(source: Source, batches: Sequence[list[int]] | _Steps, workers: int) -> Any:
     return DataLoader(
         _Batched(source),
         batch_size=None,
         sampler=batches,  # pyright: ignore[reportArgumentType]
         num_workers=workers,
+        worker_init_fn=_ignore_signals,
         persistent_workers=False,
         pin_memory=False,
     )

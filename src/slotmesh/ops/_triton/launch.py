@@ -74,7 +74,8 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
     while 2 * split * batch <= processors and 2 * split * INPUTS <= n and split < PARTS:
         split *= 2
     width = min(n, Cut(rows, 1, split, 1).width(n))
-    warps = min(WARPS, max(1, _power(width) * rows // (32 * NUMBERS)))
+    # A small matrix waits for itself, not for registers: 8 numbers a thread were fastest.
+    warps = min(WARPS, max(1, _power(width) * rows // (32 * 8)))
     columns = max(32, min(_power(width), 32 * NUMBERS * warps // rows))
     return Cut(rows, columns, split, warps, 2 if rows == NUMBERS // 2 else 1)
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from slotmesh.ops import _checks as checks
 from slotmesh.ops._fused import BACKENDS, Backend, flat_temperature, flatten, use_kernel
-from slotmesh.ops._precision import full_precision
 from slotmesh.ops._noise import SharedGenerator
+from slotmesh.ops._precision import full_precision
 from slotmesh.ops._problem import Problem, marginal_error, problem, real_entries
 from slotmesh.ops._typed import broadcasts_to
 from slotmesh.ops.mesh.naive import descend
@@ -262,10 +262,10 @@ def gaussian(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal numbers of the shape, dtype and device of ``like``."""
     if generator is None:
         return torch.randn_like(like)
-    options = {"dtype": like.dtype, "device": like.device, "generator": generator}
-    if isinstance(generator, SharedGenerator):
-        return generator.mine(torch.randn(generator.total, *like.shape[1:], **options))
-    return torch.randn(like.shape, **options)
+    shared = isinstance(generator, SharedGenerator)
+    shape = (generator.total, *like.shape[1:]) if shared else like.shape
+    drawn = torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+    return generator.mine(drawn) if shared else drawn
 
 
 def _length(step: float, task: Problem) -> float | Tensor:
