@@ -14,7 +14,7 @@ from PIL import Image
 from rich.console import Console
 from scipy.stats import spearmanr
 
-from slotmesh.experiments.copying import Copying
+from slotmesh.experiments.evaluate import evaluate_run
 from slotmesh.experiments.figures import (
     NAMES,
     Derivatives,
@@ -32,12 +32,22 @@ from slotmesh.experiments.figures import (
     run_figure,
     scaling,
 )
+from slotmesh.experiments.figures.objective import TASK
 from slotmesh.experiments.figures.temperature import decades_above, entropy_and_gradient
+from slotmesh.experiments.train import run_train
 from slotmesh.ops import entropy, mesh, sinkhorn
 from slotmesh.report.figures import save_figure, shades, svg_bytes
 
-SMALL = Copying(
-    batch_size=16, lr=1e-2, n_objects=4, n_background=12, dim=8, eval_sets=256, eval_every=50
+from ._jobs import change, metrics
+
+SMALL = change(
+    TASK,
+    data__batch_size=16,
+    data__n_objects=4,
+    data__n_background=12,
+    data__dim=8,
+    data__test_size=256,
+    optim__lr=1e-2,
 )
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -237,9 +247,19 @@ def test_the_objective_is_trained(derived: Derivatives) -> None:
     assert not np.array_equal(derived.learned, derived.initial)
 
 
+def test_the_errors_are_those_of_slotmesh_train(tmp_path: Path) -> None:
+    numbers = derivatives(n_steps=2, task=SMALL)
+    settings = change(SMALL, out=tmp_path / "run", steps=2, hardware__accelerator="cpu")
+    run = run_train(settings, Console(file=io.StringIO()))
+    assert float(metrics(run.folder)[-1]["val/nrmse"]) == pytest.approx(numbers.errors[-1])
+    found = evaluate_run(run, device="cpu")
+    assert found["metrics"]["nrmse"] == pytest.approx(numbers.error)
+
+
 @pytest.mark.slow
 def test_the_learned_derivative_comes_to_fall_as_the_entropys() -> None:
-    numbers = derivatives(n_steps=150, task=SMALL)
+    # With this seed it rises at first.
+    numbers = derivatives(n_steps=150, task=SMALL, seed=1)
     assert numbers.initial_rank_correlation < 0
     assert numbers.rank_correlation > 0.5
     assert numbers.correlation > 0.7

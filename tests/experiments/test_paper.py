@@ -1,7 +1,9 @@
 """The paper's tables as data: every row trains by its own command."""
 
+import shlex
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,3 +133,10 @@ def test_a_copied_row_has_no_settings() -> None:
     copied = next(row for row in ROWS if row.args is None)
     with pytest.raises(ValueError, match="copied"):
         copied.settings()
+
+
+def test_the_documentation_has_the_command_of_every_row() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    shown = [line for line in page.splitlines() if "--preset paper" in line and "slotmesh" in line]
+    wanted = [shlex.join(["slotmesh", "train", row.task, *row.args]) for row in OURS]
+    assert shown == wanted

@@ -8,6 +8,7 @@ import tyro
 from torch import Tensor, nn
 
 from slotmesh.experiments.blind import Constant
+from slotmesh.experiments.discovery import quick_transport
 from slotmesh.experiments.experiment import INITIALIZERS, Experiment, Goal, Source, Split
 from slotmesh.experiments.matching import match
 from slotmesh.experiments.settings import ImageData, InitName, Optim, Settings, at_least
@@ -85,10 +86,6 @@ class ClevrProperties(Experiment):
         )
         if preset == "paper":
             return paper
-        transport = paper.transport
-        if isinstance(transport, MeshSettings):
-            # The same change of each entry of a matrix with a sixteenth of the inputs.
-            transport = replace(transport, lr=transport.lr / 4)
         return replace(
             paper,
             preset="quick",
@@ -100,7 +97,7 @@ class ClevrProperties(Experiment):
                 paper.data, batch_size=32, train_size=2048, val_size=128, test_size=256, size=32
             ),
             model=PredictorModel(channels=32, slot_dim=64, mlp_dim=128),
-            transport=transport,
+            transport=quick_transport(paper.transport, 1.25),
             optim=Optim(lr=1e-3, cosine=True),
         )
 

@@ -70,11 +70,9 @@ EPOCHS = 530
 _MAX_OBJECTS = {"multi-dsprites": 5, "clevrtex": 10}
 
 
-def quick_transport(transport: Transport) -> Transport:
-    """For images of 16x16: the same change of each entry of a matrix with fewer of them."""
-    if not isinstance(transport, MeshSettings):
-        return transport
-    return replace(transport, lr=transport.lr * 16 / 64)
+def quick_transport(transport: Transport, lr: float) -> Transport:
+    """A smaller MESH step for smaller images: it is shared by all entries of the matrix."""
+    return replace(transport, lr=lr) if isinstance(transport, MeshSettings) else transport
 
 
 class Discovery(Experiment):
@@ -122,7 +120,7 @@ class Discovery(Experiment):
             log_every=20,
             data=replace(data, batch_size=16, train_size=1024, val_size=64, test_size=256, size=16),
             model=DiscoveryModel(n_slots=model.n_slots, channels=16, slot_dim=32, mlp_dim=64),
-            transport=quick_transport(transport),
+            transport=quick_transport(transport, 2.0),
             optim=Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0),
         )
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from slotmesh.experiments.tasks import experiment
 from slotmesh.experiments.training.stream import EvalBatches
 from slotmesh.report.page import write_whole
 
-# Training samples whose mean is the prediction of a model that looks at nothing.
+# Test samples whose mean is the prediction of a model that looks at nothing else.
 _BLIND = 256
 
 
@@ -100,9 +101,7 @@ def evaluate_run(
     assert n is not None
     batches = EvalBatches(source, n, batch_size=size)
     out.mkdir(parents=True, exist_ok=True)
-    seen, many = made.source("train", place)
-    seen = seen.sample(range(_BLIND if many is None else min(many, _BLIND)))
-    blind = made.blind(seen.to(place))
+    blind = made.blind(source.sample(range(min(n, _BLIND))).to(place))
     blind_metrics = {name: metric.to(place) for name, metric in made.metrics().items()}
     blind_loss: list[torch.Tensor] = []
     rows: dict[str, list[torch.Tensor]] = {}
@@ -123,6 +122,7 @@ def evaluate_run(
         **{k: getattr(run.settings, k) for k in ("task", "variant", "preset", "seed")},
         "checkpoint": run.checkpoint.name,
         "split": "test",
+        "root": None if (root := getattr(made.settings.data, "root", None)) is None else str(root),
         "n": n,
         "batch_size": size,
         "loss": float(whole["loss"].double().mean()),
@@ -140,8 +140,15 @@ def evaluate_run(
         "environment": environment() | {"device": str(place)},
     }
     write_whole(out / "evaluation.csv", _csv(whole))
-    write_whole(out / "evaluation.json", json.dumps(found, indent=2) + "\n")
+    write_whole(out / "evaluation.json", json.dumps(_strict(found), indent=2) + "\n")
     return found
+
+
+def _strict(value: Any) -> Any:
+    """With null for what is undefined: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {k: _strict(v) for k, v in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def place_of(device: str) -> torch.device:

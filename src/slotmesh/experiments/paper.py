@@ -252,7 +252,7 @@ def _ablations() -> list[Row]:
             "clevrer-s",
             "SA-MESH",
             # Half of the usual one: the paper does not give it.
-            {"transport.lr": 4.0},
+            {"transport.lr": 2.0},
             _percent(fg_ari=(90.0, None), fg_miou=(22.7, None), tc=(95.1, None)),
         ),
         Row(

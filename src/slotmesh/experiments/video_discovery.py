@@ -135,13 +135,13 @@ class VideoDiscovery(Experiment):
         return replace(
             paper,
             preset="quick",
-            steps=800,
-            val_every=200,
-            save_every=200,
+            steps=600,
+            val_every=150,
+            save_every=150,
             log_every=20,
             data=replace(data, batch_size=8, train_size=512, val_size=64, test_size=128, size=16),
             model=DiscoveryModel(n_slots=8, channels=16, slot_dim=32, mlp_dim=64),
-            transport=quick_transport(transport),
+            transport=quick_transport(transport, 4.0),
             optim=Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0),
         )
 

@@ -19,7 +19,11 @@ def render_page(template: str, **values: Any) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that is never seen half-written."""
+    """Write a file that is never seen half-written; where that fails, the old one stays."""
     part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

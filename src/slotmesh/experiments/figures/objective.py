@@ -6,15 +6,33 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from torch import nn
 
-from slotmesh.experiments.copying import Copying, train
+from slotmesh.experiments.experiment import Split
 from slotmesh.experiments.figures.temperature import Hear, deaf
+from slotmesh.experiments.loop import train_plainly
+from slotmesh.experiments.random_objects import RandomObjects, RandomObjectsSettings
+from slotmesh.experiments.training.stream import EvalBatches
+from slotmesh.experiments.transports import MeshSettings
+from slotmesh.models import SetCopier
 from slotmesh.nn import LearnedObjective, Mesh
 from slotmesh.ops import EntropyObjective
 from slotmesh.report.figures import COLOURS, panels
 
-TASK = Copying(batch_size=32, eval_every=50)
-"""Copying five random vectors among a hundred zeros."""
+
+def _task() -> RandomObjectsSettings:
+    start = RandomObjects.preset("random-objects", "SA-MESH", "quick")
+    assert isinstance(start.transport, MeshSettings)
+    return replace(
+        start,
+        val_every=50,
+        data=replace(start.data, batch_size=32, val_size=256, test_size=1024),
+        transport=replace(start.transport, objective="learned"),
+    )
+
+
+TASK = _task()
+"""Copying five random vectors among a hundred zeros, by SA-MESH with a learned objective."""
 
 Curve = NDArray[np.float64]
 
@@ -57,27 +75,33 @@ class Derivatives:
 
 
 def derivatives(
-    *, n_steps: int, seed: int = 0, task: Copying = TASK, hear: Hear = deaf
+    *, n_steps: int, seed: int = 0, task: RandomObjectsSettings = TASK, hear: Hear = deaf
 ) -> Derivatives:
     """Train SA-MESH with a learned objective to copy random objects; then look at the objective.
 
     The descent is differentiated (``grad="unroll"``), so that the objective learns what makes the
     copies better; nothing tells it of the entropy.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        objective = LearnedObjective()
+    made = RandomObjects(replace(task, steps=n_steps, seed=seed))
+    model = made.fresh_model()
+    objective = objective_of(model)
     p = torch.arange(1, 1001, dtype=torch.float64) / 1000
     with torch.no_grad():
         initial = objective.derivative(p).numpy()
-    settings = replace(task, steps=n_steps, seed=seed)
+    curve: dict[int, float] = {}
+
+    def on_step(done: int, losses: object) -> None:
+        if done % task.val_every == 0 or done == n_steps:
+            curve[done] = copying_error(made, model, "val")
+        hear(done, n_steps)
+
     threads = torch.get_num_threads()
     # At this size threads cost more than they give.
     torch.set_num_threads(1)
     try:
-        run = train(
-            Mesh(objective=objective, grad="unroll"), settings, lambda step, _: hear(step, n_steps)
-        )
+        curve[0] = copying_error(made, model, "val")
+        train_plainly(made, on_step, model=model)
+        error = copying_error(made, model, "test")
     finally:
         torch.set_num_threads(threads)
     with torch.no_grad():
@@ -90,13 +114,34 @@ def derivatives(
         learned=learned,
         initial=initial,
         fitted_entropy=slope * entropy + shift,
-        steps=np.array([step for step, _ in run.curve]),
-        errors=np.array([error for _, error in run.curve]),
-        error=run.error,
+        steps=np.array([*curve]),
+        errors=np.array([*curve.values()]),
+        error=error,
         correlation=_correlation(learned, entropy),
         rank_correlation=_correlation(_ranks(learned), _ranks(entropy)),
         initial_rank_correlation=_correlation(_ranks(initial), _ranks(entropy)),
     )
+
+
+def objective_of(model: nn.Module) -> LearnedObjective:
+    """The objective that a model learns."""
+    assert isinstance(model, SetCopier)
+    transport = model.attention.transport
+    assert isinstance(transport, Mesh)
+    assert isinstance(transport.objective, LearnedObjective)
+    return transport.objective
+
+
+def copying_error(made: RandomObjects, model: nn.Module, split: Split) -> float:
+    """RMSE / sigma on the sets of a split."""
+    source, n = made.source(split, torch.device("cpu"))
+    assert n is not None
+    metrics = made.metrics()
+    batches = EvalBatches(source, n, batch_size=made.settings.data.batch_size)
+    with torch.inference_mode():
+        for i, sample in enumerate(batches):
+            made.judge(model, sample, made.noise(split, i, total=batches.totals[i]), metrics)
+    return float(metrics["nrmse"].compute())
 
 
 def _correlation(x: Curve, y: Curve) -> float:

@@ -115,7 +115,7 @@ def _find_evaluation(found: Found, device: str, console: Console) -> None:
         not found.whole or values.get("checkpoint") == run.checkpoint.name
     )
     if values is not None and mine and isinstance(values.get("metrics"), dict):
-        found.evaluation = values
+        found.evaluation = _with_nan(values)
         found.by_sample = read_csv(run.folder / "evaluation.csv")
         if found.whole and run.checkpoint.stat().st_mtime > kept.stat().st_mtime:
             found.problems.append(
@@ -141,6 +141,19 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
+
+
+def _with_nan(values: dict[str, Any]) -> dict[str, Any]:
+    """What is undefined is null in JSON, which has no NaN."""
+
+    def numbers(found: dict[str, Any]) -> dict[str, float]:
+        return {k: math.nan if v is None else v for k, v in found.items()}
+
+    blind = values.get("blind") or {}
+    return values | {
+        "metrics": numbers(values["metrics"]),
+        "blind": blind | {"metrics": numbers(blind.get("metrics", {}))},
+    }
 
 
 def _number(text: str) -> float:
