@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from slotmesh.experiments.blind import Constant
 from slotmesh.experiments.discovery import quick_transport
-from slotmesh.experiments.experiment import INITIALIZERS, Experiment, Goal, Source, Split
+from slotmesh.experiments.experiment import Experiment, Goal, Source, Split
+from slotmesh.experiments.image_model import ImageModel
 from slotmesh.experiments.matching import match
 from slotmesh.experiments.settings import ImageData, InitName, Optim, Settings, at_least
 from slotmesh.experiments.sources import open_source
@@ -23,19 +24,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PredictorModel:
+class PredictorModel(ImageModel):
     """The network: encoder, slot attention, one head for all slots."""
 
     n_slots: int = 10
     """Slots: the most objects that an image has."""
-    n_iters: int = 3
-    """Iterations of slot attention."""
     channels: int = 64
     """Of the encoder."""
-    slot_dim: int = 64
-    """Length of a slot."""
-    mlp_dim: int = 128
-    """Width of the hidden layers of slot attention."""
     init: InitName = "fixed-gaussian"
     """Where slots start."""
     implicit: bool = True
@@ -43,9 +38,8 @@ class PredictorModel:
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
+        super().check()
         at_least("model.n_slots", self.n_slots, 10)
-        for name in ("n_iters", "channels", "slot_dim", "mlp_dim"):
-            at_least(f"model.{name}", getattr(self, name), 1)
 
 
 @dataclass(frozen=True)
@@ -103,17 +97,9 @@ class ClevrProperties(Experiment):
 
     def build(self) -> nn.Module:
         """A property predictor."""
-        s, m = self.settings, self.settings.model
+        s = self.settings
         return PropertyPredictor(
-            m.n_slots,
-            s.transport.build(),
-            n_iters=m.n_iters,
-            resolution=(s.data.size, s.data.size),
-            channels=m.channels,
-            slot_dim=m.slot_dim,
-            mlp_dim=m.mlp_dim,
-            init=INITIALIZERS[m.init](),
-            implicit=m.implicit,
+            s.model.n_slots, s.transport.build(), **s.model.options(s.data.size)
         )
 
     def source(self, split: Split, device: torch.device) -> tuple[Source, int | None]:

@@ -8,8 +8,9 @@ import tyro
 from torch import Tensor, nn
 
 from slotmesh.experiments.blind import Constant, grid_masks
-from slotmesh.experiments.experiment import INITIALIZERS, Experiment, Goal, Source, Split
-from slotmesh.experiments.settings import ImageData, InitName, Optim, Settings, at_least
+from slotmesh.experiments.experiment import Experiment, Goal, Source, Split
+from slotmesh.experiments.image_model import ImageModel
+from slotmesh.experiments.settings import ImageData, Optim, Settings, at_least
 from slotmesh.experiments.sources import open_source
 from slotmesh.experiments.transports import TRANSPORTS, MeshSettings, Transport
 from slotmesh.models import ObjectDiscovery, to_unit
@@ -21,38 +22,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DiscoveryModel:
-    """The network: encoder, slot attention, a spatial-broadcast decoder."""
-
-    n_slots: int = 6
-    """Slots: the most objects that an image has, and the background."""
-    n_iters: int = 3
-    """Iterations of slot attention."""
-    channels: int = 32
-    """Of the encoder and the decoder."""
-    slot_dim: int = 64
-    """Length of a slot."""
-    mlp_dim: int = 128
-    """Width of the hidden layers of slot attention."""
-    init: InitName = "gaussian"
-    """Where slots start."""
-    implicit: bool = False
-    """Differentiate slots implicitly, or through all iterations as the paper does here."""
-
-    def check(self) -> None:
-        """Raise a ValueError that names the flag of a wrong setting."""
-        for name in ("n_slots", "n_iters", "channels", "slot_dim", "mlp_dim"):
-            at_least(f"model.{name}", getattr(self, name), 1)
-
-
-@dataclass(frozen=True)
 class DiscoverySettings(Settings):
     """Find the objects of an image by reconstructing it from slots (Tables 3 and 4)."""
 
     variant: Literal["SA", "SA-SH", "SA-MESH"] = "SA-MESH"
     """Which slot attention: the paper's names."""
     data: ImageData = field(default_factory=ImageData)
-    model: DiscoveryModel = field(default_factory=DiscoveryModel)
+    model: ImageModel = field(default_factory=ImageModel)
     transport: Annotated[Transport, tyro.conf.AvoidSubcommands] = field(
         default_factory=MeshSettings
     )
@@ -90,10 +66,10 @@ class Discovery(Experiment):
         if isinstance(transport, MeshSettings):
             transport = replace(transport, lr=8.0)
         data = ImageData(train_size=60_000, test_size=2880)
-        model = DiscoveryModel()
+        model = ImageModel()
         if task == "clevrtex":
             data = ImageData(train_size=40_000, test_size=5000)
-            model = DiscoveryModel(n_slots=11, channels=64, slot_dim=128, mlp_dim=256)
+            model = ImageModel(n_slots=11, channels=64, slot_dim=128, mlp_dim=256)
         assert data.train_size is not None
         epoch = data.train_size // data.batch_size
         paper = DiscoverySettings(
@@ -119,25 +95,15 @@ class Discovery(Experiment):
             save_every=200,
             log_every=20,
             data=replace(data, batch_size=16, train_size=1024, val_size=64, test_size=256, size=16),
-            model=DiscoveryModel(n_slots=model.n_slots, channels=16, slot_dim=32, mlp_dim=64),
+            model=ImageModel(n_slots=model.n_slots, channels=16, slot_dim=32, mlp_dim=64),
             transport=quick_transport(transport, 2.0),
             optim=Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0),
         )
 
     def build(self) -> nn.Module:
         """An object discovery network."""
-        s, m = self.settings, self.settings.model
-        return ObjectDiscovery(
-            m.n_slots,
-            s.transport.build(),
-            n_iters=m.n_iters,
-            resolution=(s.data.size, s.data.size),
-            channels=m.channels,
-            slot_dim=m.slot_dim,
-            mlp_dim=m.mlp_dim,
-            init=INITIALIZERS[m.init](),
-            implicit=m.implicit,
-        )
+        s = self.settings
+        return ObjectDiscovery(s.model.n_slots, s.transport.build(), **s.model.options(s.data.size))
 
     def source(self, split: Split, device: torch.device) -> tuple[Source, int | None]:
         """The world of the same name, or the dataset."""

@@ -11,10 +11,10 @@ from slotmesh.experiments.blind import Constant, grid_masks
 from slotmesh.experiments.discovery import (
     EPOCHS,
     PAPER_OPTIM,
-    DiscoveryModel,
     quick_transport,
 )
-from slotmesh.experiments.experiment import INITIALIZERS, Experiment, Goal, Source, Split
+from slotmesh.experiments.experiment import Experiment, Goal, Source, Split
+from slotmesh.experiments.image_model import ImageModel
 from slotmesh.experiments.settings import ImageData, Optim, Settings, positive
 from slotmesh.experiments.sources import open_source
 from slotmesh.experiments.transports import TRANSPORTS, MeshSettings, SinkhornSettings, Transport
@@ -84,7 +84,7 @@ class VideoDiscoverySettings(Settings):
     variant: Literal["SA", "SA-fixed-noise", "SA-learned-noise", "SA-SH", "SA-MESH"] = "SA-MESH"
     """Which slot attention: the paper's names."""
     data: ImageData = field(default_factory=ImageData)
-    model: DiscoveryModel = field(default_factory=DiscoveryModel)
+    model: ImageModel = field(default_factory=ImageModel)
     transport: Annotated[Transport, tyro.conf.AvoidSubcommands] = field(
         default_factory=MeshSettings
     )
@@ -115,7 +115,7 @@ class VideoDiscovery(Experiment):
         data = ImageData(train_size=9998, test_size=5000)
         assert data.train_size is not None
         epoch = data.train_size // data.batch_size
-        model = DiscoveryModel(n_slots=8)
+        model = ImageModel(n_slots=8)
         paper = VideoDiscoverySettings(
             task=task,
             variant=variant,  # pyright: ignore[reportArgumentType]
@@ -140,25 +140,19 @@ class VideoDiscovery(Experiment):
             save_every=150,
             log_every=20,
             data=replace(data, batch_size=8, train_size=512, val_size=64, test_size=128, size=16),
-            model=DiscoveryModel(n_slots=8, channels=16, slot_dim=32, mlp_dim=64),
+            model=ImageModel(n_slots=8, channels=16, slot_dim=32, mlp_dim=64),
             transport=quick_transport(transport, 4.0),
             optim=Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0),
         )
 
     def build(self) -> nn.Module:
         """A video object discovery network."""
-        s, m = self.settings, self.settings.model
+        s = self.settings
         return VideoObjectDiscovery(
-            m.n_slots,
+            s.model.n_slots,
             s.transport.build(),
-            n_iters=m.n_iters,
-            resolution=(s.data.size, s.data.size),
-            channels=m.channels,
-            slot_dim=m.slot_dim,
-            mlp_dim=m.mlp_dim,
-            init=INITIALIZERS[m.init](),
-            implicit=m.implicit,
             transition=s.transition.build(),
+            **s.model.options(s.data.size),
         )
 
     def source(self, split: Split, device: torch.device) -> tuple[Source, int | None]:

@@ -41,7 +41,7 @@ def save_failure(
     seed = mix(settings.seed, "train", step)
     found = {"step": step, "seed": seed, "samples": index}
     kept = (
-        f"The weights before it and the batch are in {folder}; "
+        f"The weights before it and the numbers of its samples are in {folder}; "
         f"slotmesh.experiments.training.failure.replay({str(folder)!r}) computes it again."
     )
     try:

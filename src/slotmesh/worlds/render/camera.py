@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import least_squares
 from torch import Tensor
 
 from slotmesh.worlds.render.scene import Scene
@@ -66,6 +65,8 @@ def fit_camera(
         The place, ``(3,)`` by least squares near CLEVR's camera, and the root-mean-square
         distance between the seen and the projected pixels.
     """
+    # It takes as long to load as all of the rest, and only real scenes need it.
+    from scipy.optimize import least_squares
 
     def off(place: np.ndarray) -> np.ndarray:
         forward = -place / np.linalg.norm(place)
