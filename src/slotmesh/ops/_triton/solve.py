@@ -1,14 +1,67 @@
 """From tensors to the kernels of the exact solvers."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from slotmesh.ops._triton import assign as _assign
+from slotmesh.ops._triton import emd as _emd
 
-_kernels: Any = (_assign,)
+_kernels: Any = (_assign, _emd)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the transport kernel is compiled for."""
+
+    M: int  # slots, padded to a power of two
+    N: int  # inputs in a block of single precision
+    block: int  # inputs in a block of double precision
+    strip: int  # inputs of one slot at a time
+    warps: int
+
+
+# Numbers of a block that one thread holds, in single precision, and the most threads.
+NUMBERS, WARPS = 32, 8
+
+
+def choose(m: int, n: int) -> Case:
+    """Blocks that fit into registers."""
+    rows, width = max(2, _power(m)), _power(n)
+    warps = min(WARPS, max(1, rows * width // (32 * NUMBERS)))
+    numbers = 32 * NUMBERS * warps
+    columns = max(16 * warps, min(width, numbers // rows))
+    return Case(rows, columns, max(16, columns // 2), max(16, min(width, 256 * warps)), warps)
+
+
+def emd(
+    cost: Tensor, a: Tensor, b: Tensor, plan: Tensor, u: Tensor, v: Tensor, steps: Tensor, most: int
+) -> None:
+    """Run the transport kernel on contiguous tensors.
+
+    Args:
+        cost: ``(batch, m, n)``, any floating dtype.
+        a: float64 masses ``(batch, m)``.
+        b: float64 masses ``(batch, n)`` of the same total.
+        plan: float64 ``(batch, m, n)``, filled like the rest.
+        u: float64 ``(batch, m)``.
+        v: float64 ``(batch, n)``.
+        steps: int32 ``(batch,)``, the number of paths, negative where ``most`` did not suffice.
+        most: Paths before giving up.
+    """
+    batch, m, n = cost.shape
+    if batch == 0:
+        return
+    case = choose(m, n)
+    own = torch.empty((batch, n), dtype=torch.int32, device=cost.device)
+    scratch = torch.empty((batch, case.M, case.M), dtype=torch.float32, device=cost.device)
+    with _on(cost.device):
+        _kernels[1].emd_kernel[(batch,)](
+            cost, a, b, plan, own, scratch, u, v, steps, m, n, most, case, num_warps=case.warps
+        )
 
 
 def assign(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool, partner: Tensor) -> None:
