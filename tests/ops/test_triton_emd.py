@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from slotmesh.ops import emd, set_value_checks
 from slotmesh.ops.emd.triton import emd_small
 
-from ._reference import close, masses, randn
+from ._reference import close, randn
 
 SIZES = [(1, 1), (1, 7), (4, 1), (3, 5), (5, 33), (2, 70), (9, 12), (17, 40)]
 F32, F64 = torch.float32, torch.float64
@@ -18,9 +18,9 @@ F32, F64 = torch.float32, torch.float64
 def device(device, monkeypatch):
     """In the interpreter with a quick start, which leaves the paths more to do."""
     if device == "cpu":
-        from slotmesh.ops._triton import emd_start
+        from slotmesh.ops._triton import solve
 
-        monkeypatch.setattr(emd_start, "TEMPERATURES", 1)
+        monkeypatch.setattr(solve, "TEMPERATURES", 1)
     return device
 
 
@@ -200,7 +200,7 @@ def test_costs_that_are_not_finite_show(device, unchecked, bad):
 def test_several_blocks(device, monkeypatch, columns):
     from slotmesh.ops._triton import solve
 
-    monkeypatch.setattr(solve, "choose", lambda m, n: solve.Case(8, columns, 16, 16, 1))
+    monkeypatch.setattr(solve, "choose", lambda m, n: solve.Case(8, columns, 16, 16, 1, 1, 3))
     cost, a, b = random_problem(6, 70, seed=14)
     check(cost, a, b, device)
     cost[3] = cost[2]
@@ -212,9 +212,9 @@ def test_a_good_start_leaves_few_paths(device, monkeypatch):
     cost, a, b = (x[None].to(device) for x in random_problem(4, 200, seed=15))
     few = emd_small(cost, a, b)[3]
     if device == "cpu":
-        from slotmesh.ops._triton import emd_start
+        from slotmesh.ops._triton import solve
 
-        monkeypatch.setattr(emd_start, "TEMPERATURES", 6)
+        monkeypatch.setattr(solve, "TEMPERATURES", 6)
         many, few = few, emd_small(cost, a, b)[3]
         assert int(few) < int(many)
     assert 0 <= int(few) <= 8

@@ -11,7 +11,7 @@ is taken that makes the fewest new entries, and two slots of one tree are joined
 without a new entry by the inputs that they share (``split``).
 """
 
-# ruff: noqa: N803, RUF059
+# ruff: noqa: N803
 
 import triton
 import triton.language as tl
@@ -130,7 +130,7 @@ def emd_kernel(
 
     excess = has - mass
     tiny = TINY * total
-    steps = m * 0
+    steps = tl.program_id(0) * 0
     going = finite & any_of(excess > tiny, 0) & any_of(excess < -tiny, 0) & (steps < most)
     while going:
         reduced = tl.maximum(least + (u[:, None] - u[None, :]), 0.0)

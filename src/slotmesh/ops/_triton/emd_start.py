@@ -1,10 +1,10 @@
 # type: ignore  # kernels are a language of their own, which only looks like Python
 """Slot potentials near those of exact transport: Newton's method on the smoothed dual.
 
-With all inputs shared out by softmax the dual is a smooth concave function of m potentials, and its
-Hessian is m x m: a pass over the inputs gives the gradient and the Hessian together. The temperature
-falls from the spread of the costs to next to nothing. Nothing here need be exact: what is missing
-is made up by augmenting paths, one for each input that is still in the wrong slot.
+With all inputs shared out by softmax the dual is a smooth concave function of m potentials, and a
+pass over the inputs gives its gradient and its m x m Hessian together. The temperature falls from
+the spread of the costs to next to nothing. Nothing here need be exact: what is missing is made up
+by augmenting paths, one for each input that is still in the wrong slot.
 """
 
 # ruff: noqa: N803, RUF059
@@ -15,10 +15,8 @@ import triton.language as tl
 from slotmesh.ops._triton.pick import any_of, entry, min_of
 from slotmesh.ops._triton.tile import LOG2E, max_of, sum_of
 
-# Newton steps at one temperature, and the factor to the next.
-STEPS = tl.constexpr(3)
+# From one temperature to the next.
 COOLING = tl.constexpr(4.0)
-TEMPERATURES = tl.constexpr(8)
 # The longest step of a potential in units of the temperature.
 LONGEST = tl.constexpr(3.0)
 # Keeps the Hessian from being singular, as a share of a slot's mass.
@@ -61,7 +59,7 @@ def spread(data, takes, C: tl.constexpr):
 
 
 @triton.jit
-def slope(u, inverse, sharpness, data, takes, total, scratch, C: tl.constexpr):
+def slope(u, inverse, sharpness, data, takes, share, scratch, C: tl.constexpr):
     """Mass of each slot (M,) as a share of all, and of each pair of slots in common (M, M)."""
     cost, plan, own, b, m, n = data
     rows = tl.arange(0, C.M)
@@ -71,7 +69,7 @@ def slope(u, inverse, sharpness, data, takes, total, scratch, C: tl.constexpr):
     for k in range((n + C.N - 1) // C.N):
         cols = k * C.N + tl.arange(0, C.N)
         mass = tl.load(b + cols, mask=cols < n, other=0.0)
-        w = (mass / total).to(tl.float32)
+        w = (mass * share).to(tl.float32)
         c = costs(data, cols, takes, C)
         least = min_of(tl.where(takes[:, None], c, float("inf")), 0)
         x = u[:, None] - ((c - least[None, :]) * inverse).to(tl.float32)
@@ -116,12 +114,13 @@ def start(data, takes, a, total, size, scratch, C: tl.constexpr):
     inverse = tl.where(size > 0, 1.0 / tl.where(size > 0, size, 1.0), 0.0)
     if cost.dtype.element_ty != tl.float64:
         inverse = inverse.to(tl.float32)
-    wanted = (a / total).to(tl.float32)
+    share = 1.0 / total
+    wanted = (a * share).to(tl.float32)
     u = tl.full((C.M,), 0.0, tl.float32)
     sharpness = sum_of(wanted, 0) * 0.0 + 1.0
-    for _ in range(TEMPERATURES):
-        for _ in range(STEPS):
-            got, common = slope(u, inverse, sharpness, data, takes, total, scratch, C)
+    for _ in range(C.temperatures):
+        for _ in range(C.steps):
+            got, common = slope(u, inverse, sharpness, data, takes, share, scratch, C)
             common = tl.where(diagonal, 0.0, common)
             own_share = sum_of(common, 1) + DAMPING * tl.minimum(wanted, got) + 1e-7 * wanted
             own_share = tl.where(takes, own_share + 1e-20, 1.0)

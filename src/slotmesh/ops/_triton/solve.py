@@ -22,19 +22,25 @@ class Case:
     block: int  # inputs in a block of double precision
     strip: int  # inputs of one slot at a time
     warps: int
+    temperatures: int  # of the smoothed problem that the potentials start from
+    steps: int  # of Newton's method at each temperature
 
 
-# Numbers of a block that one thread holds, in single precision, and the most threads.
-NUMBERS, WARPS = 32, 8
+# Numbers of a block that one thread holds, in single precision, the most warps, and the loads that
+# are under way at once.
+NUMBERS, WARPS, STAGES = 16, 8, 2
+# Four times colder each: fewer save time where costs are even, and cost some where they are not.
+TEMPERATURES, STEPS = 8, 3
 
 
 def choose(m: int, n: int) -> Case:
     """Blocks that fit into registers."""
     rows, width = max(2, _power(m)), _power(n)
-    warps = min(WARPS, max(1, rows * width // (32 * NUMBERS)))
-    numbers = 32 * NUMBERS * warps
-    columns = max(16 * warps, min(width, numbers // rows))
-    return Case(rows, columns, max(16, columns // 2), max(16, min(width, 256 * warps)), warps)
+    warps = max(1, rows * rows // 256, rows * width // (32 * NUMBERS))
+    warps = min(WARPS, warps)
+    columns = max(16 * warps, min(width, 32 * NUMBERS * warps // rows))
+    strip = max(16, min(width, 256 * warps))
+    return Case(rows, columns, max(16, columns // 2), strip, warps, TEMPERATURES, STEPS)
 
 
 def emd(
@@ -60,8 +66,9 @@ def emd(
     scratch = torch.empty((batch, case.M, case.M), dtype=torch.float32, device=cost.device)
     with _on(cost.device):
         _kernels[1].emd_kernel[(batch,)](
-            cost, a, b, plan, own, scratch, u, v, steps, m, n, most, case, num_warps=case.warps
-        )
+            cost, a, b, plan, own, scratch, u, v, steps, m, n, most, case,
+            num_warps=case.warps, num_stages=STAGES,
+        )  # fmt: skip
 
 
 def assign(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool, partner: Tensor) -> None:
