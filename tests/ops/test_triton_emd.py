@@ -10,7 +10,7 @@ from slotmesh.ops.emd.triton import emd_small
 
 from ._reference import close, randn
 
-SIZES = [(1, 1), (1, 7), (4, 1), (3, 5), (5, 33), (2, 70), (9, 12), (17, 40)]
+SIZES = [(1, 1), (1, 7), (4, 1), (3, 5), (5, 33), (2, 40), (9, 12), (17, 20)]
 F32, F64 = torch.float32, torch.float64
 
 
@@ -69,12 +69,12 @@ def random_problem(*shape, seed, dtype=F64, peaked=1.0):
 
 @pytest.mark.parametrize(("m", "n"), SIZES)
 def test_random_problems(device, m, n):
-    check(*random_problem(2, m, n, seed=m * n), device)
+    check(*random_problem(2 if m < 5 else 1, m, n, seed=m * n), device)
 
 
 @pytest.mark.parametrize("peaked", [0.0, 3.0, 10.0])
 def test_uniform_and_peaked_masses(device, peaked):
-    check(*random_problem(2, 5, 40, seed=1, peaked=peaked), device)
+    check(*random_problem(5, 30, seed=1, peaked=peaked), device)
 
 
 def test_default_masses(device):
@@ -131,7 +131,7 @@ def test_equal_slots_and_equal_inputs(device):
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_costs_of_many_sizes(device, dtype):
     """From 1e-3 to 1e3 in one matrix."""
-    cost, a, b = random_problem(2, 6, 50, seed=6, dtype=dtype)
+    cost, a, b = random_problem(5, 20, seed=6, dtype=dtype)
     check(10 ** (1.5 * cost.clamp(-2, 2)), a, b, device)
 
 
@@ -201,10 +201,10 @@ def test_several_blocks(device, monkeypatch, columns):
     from slotmesh.ops._triton import solve
 
     monkeypatch.setattr(solve, "choose", lambda m, n: solve.Case(8, columns, 16, 16, 1, 1, 3))
-    cost, a, b = random_problem(6, 70, seed=14)
+    cost, a, b = random_problem(5, 50, seed=14)
     check(cost, a, b, device)
     cost[3] = cost[2]
-    cost[:, 20:60] = cost[:, 20:21]  # ties that go over several blocks
+    cost[:, 10:45] = cost[:, 10:11]  # ties that go over several blocks
     check(cost, a, b, device)
 
 

@@ -111,6 +111,7 @@ def move_tied(i, k, least, amount, tiny, data, C: tl.constexpr):
         split = tl.maximum(split, max_of(tl.where(cut, cols, -1), 0))
         done = tl.where(last < n, 1, done)
         before += full
+    tl.debug_barrier()
     return split
 
 
