@@ -1,13 +1,21 @@
 """One-to-one assignment: the Hungarian algorithm over a batch."""
 
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
-from slotmesh.ops._problem import problem
+from slotmesh.ops._kernels import use_solver
+from slotmesh.ops._problem import check_problem, problem
+from slotmesh.ops._typed import custom_op
+
+AssignBackend = Literal["auto", "scipy", "triton"]
+
+# Slots and inputs that the kernel takes.
+MOST = (16, 16)
 
 
 @torch.library.custom_op("slotmesh::assign", mutates_args=())
@@ -32,8 +40,23 @@ def _(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) -> Tensor:
     return torch.empty(cost.shape[:2], dtype=torch.int64, device=cost.device)
 
 
-@torch.library.register_vmap(assign_batch)  # pyright: ignore
-def _(
+@custom_op("slotmesh::assign_small", mutates_args=())
+def assign_small(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) -> Tensor:
+    """As ``assign_batch``, by one kernel; an element whose costs are not finite gets -1 only."""
+    from slotmesh.ops._triton import solve
+
+    partner = torch.empty(cost.shape[:2], dtype=torch.int64, device=cost.device)
+    solve.assign(cost.contiguous(), slots.contiguous(), inputs.contiguous(), maximize, partner)
+    return partner
+
+
+@assign_small.register_fake
+def _(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) -> Tensor:
+    return torch.empty(cost.shape[:2], dtype=torch.int64, device=cost.device)
+
+
+def _vmap(
+    solver: Any,
     info: Any,
     in_dims: tuple[int | None, ...],
     cost: Tensor,
@@ -45,8 +68,12 @@ def _(
         x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
         for x, dim in zip((cost, slots, inputs), in_dims[:3], strict=True)
     ]
-    partner = assign_batch(*(x.flatten(0, 1) for x in moved), maximize)
+    partner = solver(*(x.flatten(0, 1) for x in moved), maximize)
     return partner.unflatten(0, moved[0].shape[:2]), 0
+
+
+for _solver in (assign_batch, assign_small):
+    torch.library.register_vmap(_solver, partial(_vmap, _solver))  # pyright: ignore
 
 
 def assign(
@@ -55,6 +82,7 @@ def assign(
     slot_mask: Tensor | None = None,
     input_mask: Tensor | None = None,
     maximize: bool = False,
+    backend: AssignBackend = "auto",
 ) -> Tensor:
     """Match slots with inputs one to one so that the total cost is least.
 
@@ -63,10 +91,15 @@ def assign(
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
         maximize: Make the total as large as possible instead.
+        backend: ``"scipy"`` (any size, on the CPU: this waits for a GPU), ``"triton"`` (one kernel
+            for at most 16 x 16, which waits for nothing), or ``"auto"``, the kernel where it fits
+            and cost is on a GPU. Both compute in float64; of equally good matchings they may
+            choose different ones.
 
     Returns:
         ``(..., m)`` int64, the input of each slot; -1 for padded slots, and for slots left over
-        where there are more slots than inputs.
+        where there are more slots than inputs. The kernel also gives it, on a GPU, to
+        all slots of a batch element with a cost that is not finite; SciPy raises ValueError.
 
     Example:
         >>> import torch
@@ -75,15 +108,25 @@ def assign(
         tensor([1, 0])
     """
     checks.check_instance("assign", "maximize", maximize, bool, "True or False")
-    task = problem("assign", cost, None, None, slot_mask, input_mask)
-    batch, (m, n) = task.cost.shape[:-2], task.cost.shape[-2:]
-    everything = torch.ones_like(task.cost, dtype=torch.bool)
-    slots = everything[..., 0] if task.slots is None else task.slots
-    inputs = everything[..., 0, :] if task.inputs is None else task.inputs
-    flat = assign_batch(
-        task.cost.detach().reshape(-1, m, n),
-        slots.reshape(-1, m),
-        inputs.reshape(-1, n),
+    checks.check_choice("assign", "backend", backend, ("auto", "scipy", "triton"))
+    if checks.can_read_values(cost, slot_mask, input_mask):
+        problem("assign", cost, None, None, slot_mask, input_mask)  # for its errors
+    batch, (m, n) = (
+        check_problem("assign", cost, None, None, slot_mask, input_mask),
+        cost.shape[-2:],
+    )
+    solver = assign_small if use_solver("assign", backend, cost, MOST, "scipy") else assign_batch
+    partner = solver(
+        cost.detach().expand(*batch, m, n).reshape(-1, m, n),
+        _flat_mask(slot_mask, batch, m, cost),
+        _flat_mask(input_mask, batch, n, cost),
         maximize,
     )
-    return flat.reshape(*batch, m)
+    return partner.reshape(*batch, m)
+
+
+def _flat_mask(mask: Tensor | None, batch: tuple[int, ...], size: int, cost: Tensor) -> Tensor:
+    """(*batch, size) to (B, size), all True where there is none."""
+    if mask is None:
+        mask = torch.ones((), dtype=torch.bool, device=cost.device)
+    return mask.expand(*batch, size).reshape(-1, size)

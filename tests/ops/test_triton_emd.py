@@ -1,0 +1,310 @@
+"""The kernel for exact transport against POT and against its own dual."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slotmesh.ops import emd, set_value_checks
+from slotmesh.ops.emd.triton import emd_small
+
+from ._reference import close, randn
+
+SIZES = [(1, 1), (1, 7), (4, 1), (3, 5), (5, 33), (2, 40), (9, 12), (17, 20)]
+F32, F64 = torch.float32, torch.float64
+
+
+@pytest.fixture
+def device(device, monkeypatch):
+    """In the interpreter with a quick start, which leaves the paths more to do."""
+    if device == "cpu":
+        from slotmesh.ops._triton import solve
+
+        monkeypatch.setattr(solve, "TEMPERATURES", 1)
+    return device
+
+
+def exact(t):
+    """In float64 on the CPU, where a comparison is to be exact."""
+    return t.detach().cpu().double()
+
+
+def check(cost, a=None, b=None, device="cpu", atol=1e-9, **options):
+    """Feasible, a vertex, proved optimal by its own duals, at POT's cost; returns the transport."""
+    args = [None if x is None else x.to(device) for x in (cost, a, b)]
+    moved = {k: x.to(device) for k, x in options.items()}
+    t = emd(*args, **moved, backend="triton")
+    truth = emd(cost.double(), a, b, **options, backend="pot")
+    assert t.plan.device == args[0].device
+    assert t.plan.dtype == cost.dtype
+    assert t.converged.all()
+    assert (t.n_iters == 0).all()
+    assert (t.marginal_error <= 1e-12).all()
+    plan, u, v = exact(t.plan), exact(t.u), exact(t.v)
+    m, n = cost.shape[-2:]
+    assert (plan >= 0).all()
+    assert ((plan > 0).sum((-2, -1)) <= m + n - 1).all()
+    real = truth.cost.isfinite()
+    clean = torch.where(real, cost.double(), 0.0)
+    if cost.dtype == F64:
+        close(plan.sum(-1), truth.plan.sum(-1), atol)
+        close(plan.sum(-2), truth.plan.sum(-2), atol)
+        scale = clean.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
+        slack = torch.where(real, clean - u[..., None] - v[..., None, :], 0.0) / scale
+        assert slack.min() > -1e-12
+        assert (slack * plan).abs().max() < 1e-12 * max(1.0, float(plan.max()))
+    got, best = (clean * plan).sum((-2, -1)), (clean * truth.plan).sum((-2, -1))
+    size = (clean.abs() * truth.plan).sum((-2, -1)).clamp(min=1e-300)
+    assert ((got - best).abs() <= 1e-6 * size).all(), f"{got} is not {best}"
+    return t
+
+
+def random_problem(*shape, seed, dtype=F64, peaked=1.0):
+    *batch, m, n = shape
+    cost = randn(*shape, seed=seed, dtype=dtype)
+    a = m * (peaked * randn(*batch, m, seed=seed + 1, dtype=dtype)).softmax(-1)
+    b = m * (peaked * randn(*batch, n, seed=seed + 2, dtype=dtype)).softmax(-1)
+    return cost, a, b
+
+
+@pytest.mark.parametrize(("m", "n"), SIZES)
+def test_random_problems(device, m, n):
+    check(*random_problem(2 if m < 5 else 1, m, n, seed=m * n), device)
+
+
+@pytest.mark.parametrize("peaked", [0.0, 3.0, 10.0])
+def test_uniform_and_peaked_masses(device, peaked):
+    check(*random_problem(5, 30, seed=1, peaked=peaked), device)
+
+
+def test_default_masses(device):
+    t = check(randn(3, 4, 10, seed=2), device=device)
+    close(t.plan.sum(-1).cpu(), torch.ones(3, 4, dtype=F64), 1e-12)
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    m=st.integers(1, 5),
+    n=st.integers(1, 9),
+    levels=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+    zero_slots=st.integers(0, 2),
+    zero_inputs=st.integers(0, 3),
+)
+def test_ties_and_no_masses(device, m, n, levels, seed, zero_slots, zero_inputs):
+    """Whole-number costs from a small set, so that most paths are equally short."""
+    random = torch.Generator().manual_seed(seed)
+    cost = torch.randint(levels, (m, n), generator=random).double()
+    a = torch.randint(1, 4, (m,), generator=random).double()
+    b = torch.randint(1, 4, (n,), generator=random).double()
+    a[1 : 1 + zero_slots] = 0
+    b[1 : 1 + zero_inputs] = 0
+    t = check(cost, a, b * (a.sum() / b.sum()), device)
+    assert not t.plan[a.to(device) == 0].any()
+    assert not t.plan[:, b.to(device) == 0].any()
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 2), (4, 4), (3, 5), (5, 3), (4, 40)])
+@pytest.mark.parametrize("value", [0.0, -3.0])
+def test_all_equal_costs(device, m, n, value):
+    """Tied inputs move together: far fewer paths than inputs."""
+    cost = torch.full((1, m, n), value, dtype=F64, device=device)
+    a, b = torch.ones(1, m, dtype=F64), torch.full((1, n), m / n, dtype=F64)
+    steps = emd_small(cost, a.to(device), b.to(device))[3]
+    assert 0 <= int(steps) <= 3 * m
+    t = check(cost[0].cpu(), device=device)
+    if m == n:
+        assert sorted(t.plan.argmax(-1).tolist()) == list(range(m))
+
+
+def test_equal_slots_and_equal_inputs(device):
+    slots, inputs = randn(5, 40, seed=3), randn(5, 40, seed=4)
+    slots[1:4] = slots[0]
+    inputs[:, 10:] = inputs[:, 3:4]
+    _, a, b = random_problem(5, 40, seed=5)
+    for cost in (slots, inputs, slots.round()):
+        check(cost, a, b, device)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_costs_of_many_sizes(device, dtype):
+    """From 1e-3 to 1e3 in one matrix."""
+    cost, a, b = random_problem(5, 20, seed=6, dtype=dtype)
+    check(10 ** (1.5 * cost.clamp(-2, 2)), a, b, device)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e9, 1e30])
+def test_the_size_of_costs_and_masses_does_not_matter(device, scale):
+    cost, a, b = (x.to(device) for x in random_problem(4, 9, seed=7))
+    expected = emd(cost, a, b, backend="triton")
+    close(emd(scale * cost, a, b, backend="triton").plan.cpu(), expected.plan.cpu(), 1e-12)
+    t = emd(cost, scale * a, scale * b, backend="triton")
+    close(t.plan.cpu() / scale, expected.plan.cpu(), 1e-12)
+
+
+def test_masks(device):
+    cost, a, b = random_problem(4, 5, 12, seed=8)
+    slots, inputs = randn(4, 5, seed=9) > -0.3, randn(4, 12, seed=10) > -0.3
+    slots[:, 1] = inputs[:, 3:5] = True
+    padding = ~(slots[:, :, None] & inputs[:, None])
+    cost[padding] = torch.nan
+    a, b = a * slots, b * inputs
+    b = b * (a.sum(-1) / b.sum(-1))[:, None]
+    for marginals in ((None, None), (a, b)):
+        t = check(cost, *marginals, device, slot_mask=slots, input_mask=inputs)
+        assert not t.plan.cpu()[padding].any()
+
+
+def test_no_mass_at_all(device):
+    cost = randn(2, 3, 4, seed=11).to(device)
+    a, b = torch.ones(2, 3, device=device), torch.full((2, 4), 0.75, device=device)
+    a[0] = b[0] = 0
+    t = emd(cost, a, b, backend="triton")
+    assert not t.plan[0].any()
+    assert t.converged.all()
+    assert (cost[0] - t.u[0, :, None] - t.v[0]).min() >= 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, F32])
+def test_low_precision_is_solved_in_float64(device, dtype):
+    cost, a, b = random_problem(4, 6, seed=12, dtype=F32)
+    cost, a, b = cost.to(dtype).to(device), a.to(device), b.to(device)
+    t, truth = emd(cost, a, b, backend="triton"), emd(cost.double(), a, b, backend="triton")
+    assert t.plan.dtype == dtype
+    assert t.u.dtype == t.v.dtype == t.marginal_error.dtype == F32
+    assert torch.equal(t.plan, truth.plan.to(dtype))
+
+
+@pytest.fixture
+def unchecked():
+    """Values are not looked at, as on a GPU."""
+    before = set_value_checks("never")
+    yield
+    set_value_checks(before)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_costs_that_are_not_finite_show(device, unchecked, bad):
+    cost = randn(2, 3, 4, seed=13)
+    cost[0, 1, 2] = bad
+    t = emd(cost.to(device), backend="triton")
+    assert t.converged.tolist() == [False, True]
+    assert t.plan[0].isnan().all()
+    assert torch.equal(t.plan[1].cpu(), emd(cost[1].to(device), backend="triton").plan.cpu())
+
+
+@pytest.mark.parametrize("columns", [16, 32])
+def test_several_blocks(device, monkeypatch, columns):
+    from slotmesh.ops._triton import solve
+
+    monkeypatch.setattr(solve, "choose", lambda m, n: solve.Case(8, columns, 16, 16, 1, 1, 3))
+    cost, a, b = random_problem(5, 50, seed=14)
+    check(cost, a, b, device)
+    cost[3] = cost[2]
+    cost[:, 10:45] = cost[:, 10:11]  # ties that go over several blocks
+    check(cost, a, b, device)
+
+
+def test_a_good_start_leaves_few_paths(device, monkeypatch):
+    cost, a, b = (x[None].to(device) for x in random_problem(4, 200, seed=15))
+    few = emd_small(cost, a, b)[3]
+    if device == "cpu":
+        from slotmesh.ops._triton import solve
+
+        monkeypatch.setattr(solve, "TEMPERATURES", 6)
+        many, few = few, emd_small(cost, a, b)[3]
+        assert int(few) < int(many)
+    assert 0 <= int(few) <= 8
+
+
+def test_giving_up_is_reported(device, monkeypatch):
+    from slotmesh.ops._triton import solve
+
+    run = solve.emd
+    monkeypatch.setattr(solve, "emd", lambda *args: run(*args[:-1], 1))
+    cost, a, b = random_problem(2, 5, 12, seed=16)
+    a[0], b[0] = 1.0, 5.0 / 12
+    if device == "cpu":
+        with pytest.warns(UserWarning, match="emd: 2 of 2 problems stopped before their optimum"):
+            t = emd(cost, a, b, backend="triton")
+    else:
+        t = emd(cost.to(device), a.to(device), b.to(device), backend="triton")
+    assert not t.converged.any()
+
+
+def test_batches(device):
+    cost, a, b = (x.to(device) for x in random_problem(2, 3, 4, 9, seed=17))
+    t = emd(cost, a, b, backend="triton")
+    assert t.plan.shape == (2, 3, 4, 9)
+    one = emd(cost[1, 2], a[1, 2], b[1, 2], backend="triton")
+    for whole, part in zip(t, one, strict=True):
+        assert torch.equal(whole[1, 2], part)
+    shared = emd(cost[0, 0], a[0], b[0, 0] * 0 + a[0].sum(-1, keepdim=True) / 9, backend="triton")
+    assert shared.plan.shape == (3, 4, 9)
+    assert emd(cost[:, :0], backend="triton").plan.shape == (2, 0, 4, 9)
+
+
+def test_inside_vmap(device):
+    cost, a, b = (x.to(device) for x in random_problem(2, 3, 4, seed=18))
+    moved = torch.vmap(lambda c, a, b: emd(c, a, b, backend="triton").plan, in_dims=(2, 1, 0))
+    plan = moved(cost.movedim(0, 2), a.movedim(0, 1), b)
+    assert torch.equal(plan, emd(cost, a, b, backend="triton").plan)
+
+
+def test_no_gradient(device):
+    cost = randn(3, 4, seed=19).to(device).requires_grad_()
+    t = emd(cost, backend="triton")
+    assert not any(x.requires_grad for x in (t.plan, t.u, t.v, t.marginal_error))
+    (gradient,) = torch.autograd.grad((t.plan * cost).sum(), cost)
+    assert torch.equal(gradient, t.plan)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_operator_is_well_formed(device):
+    cost, a, b = (x.to(device) for x in random_problem(1, 2, 5, seed=20))
+    torch.library.opcheck(emd_small, (cost, a, b))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_compiles_as_one_graph(device):
+    def run(cost, a):
+        t = emd(cost.sin(), a, backend="triton")
+        return t.plan, t.u, t.converged
+
+    cost, a, _ = (x.to(device) for x in random_problem(2, 3, 5, seed=21))
+    torch._dynamo.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for x, y in zip(compiled(cost, a), run(cost, a), strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("shape", [(33, 40), (2, 16_385)])
+def test_what_the_kernel_cannot_do(device, shape):
+    cost = torch.zeros(shape, device=device)
+    with pytest.raises(ValueError, match=r"emd: backend is 'triton'.*32 x 16384.*backend='pot'"):
+        emd(cost, backend="triton")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(64, 6, 4096), (16, 10, 1024), (4, 11, 16_384), (8, 32, 2048)])
+def test_sizes_of_real_scenes(device, shape):
+    if device == "cpu":
+        pytest.skip("takes minutes in the interpreter")
+    check(*random_problem(*shape, seed=22, dtype=F32), device)
+
+
+@pytest.mark.gpu
+def test_waits_for_nothing(device):
+    if device == "cpu":
+        pytest.skip("there is nothing to wait for on a CPU")
+    cost, a, b = (x.to(device) for x in random_problem(2, 3, 50, seed=23))
+    emd(cost, a, b)  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        t = emd(cost, a, b)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert t.converged.all()
