@@ -43,9 +43,9 @@ def emd(
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
         backend: ``"pot"`` (network simplex on the CPU, a batch over all cores: this waits for a
-            GPU), ``"triton"`` (shortest augmenting paths in one kernel, for at most 32 slots and
-            16,384 inputs, which waits for nothing), or ``"auto"``, the kernel where it fits and
-            cost is on a GPU.
+            GPU), ``"triton"`` (shortest augmenting paths in one kernel on a CUDA device, for at
+            most 32 slots and 16,384 inputs, which waits for nothing), or ``"auto"``, which is
+            ``"pot"`` so far.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` with the dual variables as potentials. On a GPU, where
