@@ -24,8 +24,8 @@ def use_solver(op: str, backend: str, cost: Tensor, most: tuple[int, int], other
     reason = _unfit(cost, most)
     if reason is not None:
         raise ValueError(
-            f"{op}: backend is 'triton', which does not work here: {reason}. Use "
-            f"backend='auto' or '{other}', which takes everything."
+            f"{op}: backend is 'triton', which does not work here: {reason}. "
+            f"Use backend='{other}', which takes everything."
         )
     return True
 
