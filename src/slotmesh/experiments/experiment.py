@@ -3,7 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
 Split = Literal["train", "val", "test"]
-Batch = TypeVar("Batch")
 
 
 class Source(Protocol):
