@@ -183,7 +183,7 @@ class SlotAttention(
         """One iteration: transport, recurrent update, residual MLP."""
         z = self.norm_slots(slots)
         attention, transport = self.transport(self.to_query(z), keys, z, scene)
-        updates = (attention @ values).to(slots.dtype)
+        updates = (attention.to(values.dtype) @ values).to(slots.dtype)
         flat = self.gru(updates.flatten(0, -2), slots.flatten(0, -2))
         # Autocast would leave slots in half precision, and the iterations add up its rounding.
         new = flat.reshape(slots.shape).to(slots.dtype)

@@ -47,14 +47,19 @@ def use_kernel(op: str, backend: Backend, cost: Tensor, beyond: str | None) -> b
 def _unfit(cost: Tensor) -> str | None:
     """Why the kernels cannot take this cost, or None."""
     m, n = cost.shape[-2:]
-    if not _HAS_TRITON:
-        return "triton is not installed (pip install triton)"
-    if not cost.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        return f"cost is on {cost.device}, and the kernels need a CUDA device"
-    if cost.dtype not in DTYPES:
-        return f"cost has dtype {cost.dtype}, and the kernels compute in float32"
     if m > MOST_SLOTS or n > MOST_INPUTS:
         return f"cost is {m} x {n}, and the kernels take at most {MOST_SLOTS} x {MOST_INPUTS}"
+    return cannot_run("cost", cost)
+
+
+def cannot_run(name: str, x: Tensor) -> str | None:
+    """Why no kernel can take this tensor, whatever its shape, or None."""
+    if not _HAS_TRITON:
+        return "triton is not installed (pip install triton)"
+    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"{name} is on {x.device}, and the kernels need a CUDA device"
+    if x.dtype not in DTYPES:
+        return f"{name} has dtype {x.dtype}, and the kernels compute in float32"
     if not torch.compiler.is_compiling():
         if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore
             return "this is inside a transform of torch.func, which the kernels do not know"

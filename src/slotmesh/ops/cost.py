@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slotmesh.ops import _checks as checks
+from slotmesh.ops._distance import distances, use_distance
 from slotmesh.ops._precision import full_precision
 from slotmesh.ops._problem import compute_dtype
 from slotmesh.ops._typed import broadcast_shapes
@@ -56,18 +57,22 @@ def pairwise_cost(queries: Tensor, keys: Tensor, kind: CostKind = "l2") -> Tenso
             f"pairwise_cost: queries are on {queries.device} and keys on {keys.device}, expected "
             "one device. Move one of them with .to(device)."
         )
+    return exact_cost(queries, keys, kind).to(queries.dtype)
+
+
+def exact_cost(queries: Tensor, keys: Tensor, kind: CostKind) -> Tensor:
+    """The same of checked arguments, in float32 at least."""
     dtype = torch.promote_types(compute_dtype(queries), compute_dtype(keys))
+    if kind in ("l2", "sqeuclidean") and use_distance(queries, keys):
+        return distances(queries, keys, kind == "sqeuclidean")
     # Autocast would round the dot products to half precision; distances between near neighbours
     # would be noise.
     with full_precision(queries):
         q, k = queries.to(dtype), keys.to(dtype)
         if kind == "dot":
-            cost = -(q @ k.mT)
-        elif kind == "cosine":
-            cost = 1.0 - F.normalize(q, dim=-1, eps=1e-6) @ F.normalize(k, dim=-1, eps=1e-6).mT
-        else:
-            # Differences, not the expanded square: exact for vectors that are nearly equal.
-            cost = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
-            if kind == "sqeuclidean":
-                cost = cost.square()
-    return cost.to(queries.dtype)
+            return -(q @ k.mT)
+        if kind == "cosine":
+            return 1.0 - F.normalize(q, dim=-1, eps=1e-6) @ F.normalize(k, dim=-1, eps=1e-6).mT
+        # Differences, not the expanded square: exact for vectors that are nearly equal.
+        cost = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
+        return cost.square() if kind == "sqeuclidean" else cost

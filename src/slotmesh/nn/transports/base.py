@@ -7,9 +7,9 @@ from torch import Tensor
 
 from slotmesh.nn._part import Part
 from slotmesh.nn.marginals import MarginalHead
-from slotmesh.ops import Transport, pairwise_cost
+from slotmesh.ops import Transport
 from slotmesh.ops import _checks as checks
-from slotmesh.ops.cost import COST_KINDS, CostKind
+from slotmesh.ops.cost import COST_KINDS, CostKind, exact_cost
 
 MarginalKind = Literal["learned", "uniform"]
 
@@ -125,7 +125,8 @@ class OptimalTransport(SlotTransport):
         self, queries: Tensor, keys: Tensor, slots: Tensor, scene: Scene
     ) -> tuple[Tensor, Tensor | None]:
         """Cost ``(..., m, n)`` and slot marginal ``(..., m)`` of this iteration."""
-        cost = self.cost_scale * pairwise_cost(queries, keys, self.cost)
+        # In float32 also under autocast: rounded distances would make ties of near ones.
+        cost = self.cost_scale * exact_cost(queries, keys, self.cost).to(slots.dtype)
         total = self._total(slots.shape[-2], scene.slot_mask, slots)
         if self.marginals == "learned":
             return cost, self.slot_marginal(slots, total, scene.slot_mask)
