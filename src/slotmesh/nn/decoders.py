@@ -63,8 +63,9 @@ class SpatialBroadcastDecoder(nn.Module):
 
     The input of the first layer is a slot, the same in every pixel, plus an embedding, the same
     for every slot, and the layer is linear. So it is computed as the sum of two cheap responses,
-    equal to the plain layer up to rounding: one map for the embedding, and for each slot what its
-    25 taps add up to, which differs only near the borders.
+    equal to the plain layer up to rounding: for each slot what its 25 taps add up to, which differs
+    only near the borders; and one map for the embedding, which is made of a constant and two ramps
+    in the same way.
 
     Args:
         slot_dim: Size of a slot.
@@ -96,18 +97,27 @@ class SpatialBroadcastDecoder(nn.Module):
             nn.ReLU(),
             nn.ConvTranspose2d(channels, 4, 3, padding=1),
         )
-        height, width = self.resolution
-        self.register_buffer("rows", _reach(height, 5), persistent=False)
-        self.register_buffer("columns", _reach(width, 5), persistent=False)
+        # What the taps over each row and column see of a slot, and of the embedding's parts.
+        y, x = (torch.linspace(0.0, 1.0, size) for size in self.resolution)
+        tall, wide = torch.ones_like(y), torch.ones_like(x)
+        for name, fields in (
+            ("rows", tall),
+            ("columns", wide),
+            ("down", torch.stack((tall, tall, y, 1 - y, tall))),
+            ("right", torch.stack((x, 1 - x, wide, wide, wide))),
+        ):
+            self.register_buffer(name, _reach(fields, 5), persistent=False)
         self.rows: Tensor
         self.columns: Tensor
+        self.down: Tensor
+        self.right: Tensor
 
     def forward(self, slots: Tensor) -> Decoded:
         """Slots ``(..., m, slot_dim)`` to a picture of each."""
         self._check(slots)
         flat = slots.flatten(0, -2)
-        embedding = self.first(self.position.embedding().unsqueeze(0))
-        rgba = self.rest(self._respond(flat) + embedding)
+        response = self._respond(flat)
+        rgba = self.rest(response + self._embedding().to(response.dtype))
         rgba = rgba.unflatten(0, slots.shape[:-1])
         return Decoded(rgba[..., :3, :, :], rgba[..., 3, :, :])
 
@@ -119,6 +129,16 @@ class SpatialBroadcastDecoder(nn.Module):
             taps = slots.to(weight.dtype) @ weight.flatten(1)
             taps = self.rows @ taps.reshape(-1, *weight.shape[1:])
         return taps @ self.columns.mT
+
+    def _embedding(self) -> Tensor:
+        """The first layer with bias, of the position embedding alone: ``(channels, H, W)``."""
+        weight, project = self.first.weight, self.position.project
+        with full_precision(weight):
+            # Four ramps and a constant, each the product of one thing by row and one by column.
+            parts = torch.cat((project.weight.mT, project.bias.unsqueeze(0)))
+            taps = (parts @ weight.flatten(1)).reshape(-1, *weight.shape[1:])
+            maps = self.down.unsqueeze(1) @ taps @ self.right.mT.unsqueeze(1)
+            return maps.sum(0) + self.first.bias[:, None, None]  # pyright: ignore
 
     def _check(self, slots: Tensor) -> None:
         name, weight = "SpatialBroadcastDecoder", self.first.weight
@@ -136,7 +156,9 @@ class SpatialBroadcastDecoder(nn.Module):
             )
 
 
-def _reach(size: int, kernel: int) -> Tensor:
-    """``(size, kernel)``: 1 where a tap of a centred transposed kernel falls inside the grid."""
+def _reach(field: Tensor, kernel: int) -> Tensor:
+    """What each tap of a centred transposed kernel sees of a field: ``(..., size, kernel)``."""
+    size = field.shape[-1]
     source = torch.arange(size).unsqueeze(1) + kernel // 2 - torch.arange(kernel)
-    return ((source >= 0) & (source < size)).to(torch.get_default_dtype())
+    inside = (source >= 0) & (source < size)
+    return torch.where(inside, field[..., source.clamp(0, size - 1)], 0.0)
