@@ -141,6 +141,11 @@ def test_hardware_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     many = change(start, hardware__accelerator="gpu", hardware__devices=2)
     refused(many, r"--hardware.devices is 2, but here are 1 GPUs")
     check_hardware(change(many, hardware__devices=1).hardware)
+    fast = change(start, hardware__compile="yes")
+    refused(fast, r"--hardware.compile is yes, which is for one NVIDIA GPU, but it runs on the CPU")
+    check_hardware(change(fast, hardware__accelerator="gpu").hardware)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    refused(change(fast, hardware__devices=2, hardware__accelerator="gpu"), r"several processes")
 
 
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])

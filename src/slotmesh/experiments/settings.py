@@ -112,6 +112,9 @@ class Hardware:
     """Machines."""
     precision: Literal["32", "tf32", "bf16"] = "32"
     """32: single precision, as the paper; tf32: faster products on a GPU; bf16: mixed."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Compile the training step for one GPU and record it, which takes a minute and makes it
+    several times faster; auto: where the run has 5,000 steps or more."""
     threads: int | None = None
     """Threads a process on the CPU; torch's own choice by default."""
 

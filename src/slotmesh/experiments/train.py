@@ -102,6 +102,12 @@ def check_hardware(hardware: Hardware) -> None:
         raise ValueError("--hardware.accelerator is gpu, but torch finds no GPU here. Pass cpu.")
     if hardware.accelerator != "cpu" and gpus and hardware.devices > gpus:
         raise ValueError(f"--hardware.devices is {hardware.devices}, but here are {gpus} GPUs.")
+    several = hardware.devices * hardware.nodes > 1
+    if hardware.compile == "yes" and (several or not gpus or hardware.accelerator == "cpu"):
+        found = "there are several processes" if several else "it runs on the CPU"
+        raise ValueError(
+            f"--hardware.compile is yes, which is for one NVIDIA GPU, but {found}. Leave it out."
+        )
     # What torchrun and srun say; without this, each process would train for itself.
     started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS"))
     expected = hardware.devices * hardware.nodes

@@ -49,7 +49,11 @@ class Cached:
 
     def sample(self, index: Any) -> Record:
         """The samples of these indices, as one batch."""
-        which = torch.as_tensor(index, dtype=torch.int64, device=self._whole.index.device)
+        which = torch.as_tensor(index, dtype=torch.int64)
+        device = self._whole.index.device
+        if device.type == "cuda" and not which.is_cuda:
+            # Out of pinned memory, so that nobody waits for the GPU.
+            which = which.pin_memory().to(device, non_blocking=True)
         return self._whole._map(lambda x: x[which])
 
 

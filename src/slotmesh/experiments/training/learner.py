@@ -9,6 +9,7 @@ from torchmetrics import MeanMetric
 
 from slotmesh.experiments.experiment import Experiment
 from slotmesh.experiments.training.failure import NonFinite
+from slotmesh.experiments.training.gradient import FastGradient, compiles
 
 
 class Learner(LightningModule):
@@ -31,9 +32,24 @@ class Learner(LightningModule):
         """Losses, gradient norm and learning rate of the last step; read late."""
         self.failed_at = torch.tensor(-1)
         """First step whose loss or gradient was not finite; -1 for none."""
+        self._fast: FastGradient | None = None
+
+    def on_fit_start(self) -> None:
+        """Choose how gradients are computed, and where convolutions are fastest."""
+        settings = self.experiment.settings
+        precision = settings.hardware.precision
+        if self.device.type == "cuda" and precision != "32":
+            self.model.to(memory_format=torch.channels_last)  # pyright: ignore
+        if compiles(settings, self.device, self.trainer.world_size):
+            self._fast = FastGradient(self.experiment, self.model, half=precision == "bf16")
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of a batch."""
+        if self._fast is not None:
+            losses = self._fast(batch, self.global_step)
+            # The next step writes into the same memory.
+            self.latest = {name: value.clone() for name, value in losses.items()}
+            return self.latest["loss"]
         noise = self._noise("train", self.global_step, self.experiment.settings.data.batch_size)
         try:
             losses = self.experiment.losses(self.model, batch, noise)
@@ -45,6 +61,16 @@ class Learner(LightningModule):
             losses = {"loss": float("nan") * torch.stack(weights).sum()}
         self.latest = {name: value.detach() for name, value in losses.items()}
         return losses["loss"]
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Nothing where the gradient came with the loss."""
+        if self._fast is None:
+            loss.backward(*args, **kwargs)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
+        """Nothing where every step writes the whole gradient anew."""
+        if self._fast is None:
+            optimizer.zero_grad()
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Clip the gradient, and let no step change the weights that is not finite."""

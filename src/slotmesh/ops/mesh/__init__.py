@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
+from slotmesh.ops._drawn import Drawing, Drawn
 from slotmesh.ops._fused import BACKENDS, Backend, flat_temperature, flatten, use_kernel
 from slotmesh.ops._noise import SharedGenerator
 from slotmesh.ops._precision import full_precision
@@ -258,10 +259,12 @@ def _with_noise(task: Problem, noise: float | Tensor, generator: torch.Generator
     return task.cost + drawn
 
 
-def gaussian(like: Tensor, generator: torch.Generator | None) -> Tensor:
+def gaussian(like: Tensor, generator: torch.Generator | Drawn | Drawing | None) -> Tensor:
     """Standard normal numbers of the shape, dtype and device of ``like``."""
     if generator is None:
         return torch.randn_like(like)
+    if isinstance(generator, (Drawn, Drawing)):
+        return generator.take(like)
     shared = isinstance(generator, SharedGenerator)
     shape = (generator.total, *like.shape[1:]) if shared else like.shape
     drawn = torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
