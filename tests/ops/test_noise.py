@@ -1,4 +1,4 @@
-"""Several processes draw what one would."""
+"""Several processes draw what one would, and several models what each would."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slotmesh import SlotAttention, mesh
 from slotmesh.nn import FixedNoise, LearnedNoise, Mesh
-from slotmesh.ops._noise import SharedGenerator
+from slotmesh.ops._noise import SharedGenerator, StackedGenerator
 from slotmesh.ops.mesh import gaussian
 
 
@@ -79,3 +79,34 @@ def test_all_noise_of_slot_attention_in_two_processes(
 def test_a_rank_that_is_not_there(rank: int) -> None:
     with pytest.raises(ValueError, match=f"rank is {rank}, expected 0 to 1"):
         SharedGenerator("cpu", seed=0, rank=rank, n_ranks=2, total=4)
+
+
+@given(
+    lead=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+    shapes=st.lists(st.lists(st.integers(1, 9), max_size=3), min_size=1, max_size=4),
+    double=st.booleans(),
+)
+def test_each_model_draws_what_it_would_by_itself(
+    lead: list[int], shapes: list[list[int]], double: bool
+) -> None:
+    dtype = torch.float64 if double else torch.float32
+    n = int(torch.tensor(lead).prod())
+    stacked = StackedGenerator("cpu", range(5, 5 + n), tuple(lead))
+    for seeds in (range(5, 5 + n), range(n, 0, -1)):
+        stacked.seed(seeds)
+        plain = [torch.Generator().manual_seed(seed) for seed in seeds]
+        for shape in shapes:
+            # Views without memory of their own are what slot initialisers ask with.
+            whole = gaussian(torch.zeros((), dtype=dtype).expand(*lead, *shape), stacked)
+            assert whole.shape == (*lead, *shape)
+            for row, one in zip(whole.view(n, *shape), plain, strict=True):
+                assert torch.equal(row, gaussian(torch.empty(shape, dtype=dtype), one))
+
+
+def test_stacked_generators_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"3 seeds came for a shape of \(2,\), expected one for"):
+        StackedGenerator("cpu", [1, 2, 3], (2,))
+    with pytest.raises(ValueError, match="0 seeds came"):
+        StackedGenerator("cpu", [])
+    with pytest.raises(ValueError, match=r"shape \(3, 4\) was asked for, .* begins with \(2,\)"):
+        gaussian(torch.zeros(3, 4), StackedGenerator("cpu", [1, 2]))

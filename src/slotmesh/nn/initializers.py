@@ -53,8 +53,9 @@ class LearnedGaussian(SlotInitializer):
         self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """Draw ``(*batch, n_slots, slot_dim)``."""
-        like = self.mean.expand(*batch, n_slots, -1)
-        return self.mean + self.log_std.exp() * gaussian(like, generator)
+        mean, log_std = _over(self.mean, batch), _over(self.log_std, batch)
+        like = mean.expand(*batch, n_slots, -1)
+        return mean + log_std.exp() * gaussian(like, generator)
 
 
 class FixedGaussian(LearnedGaussian):
@@ -99,13 +100,14 @@ class LearnedSlots(SlotInitializer):
         self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """The first ``n_slots`` vectors, for each batch element."""
-        if n_slots > len(self.slots):
+        learned = self.slots.shape[-2]
+        if n_slots > learned:
             raise ValueError(
                 f"LearnedSlots: {n_slots} slots were asked for, expected at most the "
-                f"{len(self.slots)} that were learned. Build SlotAttention with more n_slots, or "
+                f"{learned} that were learned. Build SlotAttention with more n_slots, or "
                 "use another initialiser."
             )
-        return self.slots[:n_slots].expand(*batch, -1, -1)
+        return _over(self.slots[..., :n_slots, :], batch).expand(*batch, -1, -1)
 
 
 class SharedSlot(SlotInitializer):
@@ -128,4 +130,20 @@ class SharedSlot(SlotInitializer):
         self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """The same vector, ``(*batch, n_slots, slot_dim)``."""
-        return self.slot.expand(*batch, n_slots, -1)
+        return _over(self.slot, batch).expand(*batch, n_slots, -1)
+
+
+def _over(value: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """A parameter ``(k, slot_dim)``, or ``(*lead, k, slot_dim)`` with the batch's dimensions.
+
+    Stacked modules have parameters with leading dimensions: those that the batch begins with.
+    """
+    lead = value.ndim - 2
+    if lead == 0:
+        return value
+    if batch[:lead] != value.shape[:lead]:
+        raise ValueError(
+            f"slots for a batch of shape {tuple(batch)} were asked for, expected one that begins "
+            f"with {tuple(value.shape[:lead])}: as many modules are stacked here."
+        )
+    return value[(slice(None),) * lead + (None,) * (len(batch) - lead)]
