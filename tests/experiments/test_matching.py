@@ -49,3 +49,13 @@ def test_equal_sets_cost_nothing() -> None:
     found = match(x, x.flip(1))
     assert torch.equal(found.cost, torch.zeros(2, dtype=torch.float64))
     assert found.partner.tolist() == [[5, 4, 3, 2, 1, 0]] * 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_numbers_that_are_none_give_a_loss_that_is_none() -> None:
+    """The trainer finds it in the loss; an index of -1 would have ended the process."""
+    x, y = (t.float().cuda() for t in draw(0, 3, 4, 2))
+    x[1, 2] = float("nan")
+    cost = match(x, y).cost
+    assert cost.isnan().tolist() == [False, True, False]
