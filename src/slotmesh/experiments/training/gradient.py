@@ -1,7 +1,8 @@
 """The losses of a batch and their gradient: plainly, or compiled and recorded on a GPU."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -79,8 +80,9 @@ class FastGradient:
             for p in self.model.parameters():
                 p.grad = None
 
-        # Which convolution is fastest is tried out once; the recording keeps it.
-        with torch.backends.cudnn.flags(benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32):
+        with fastest_convolutions(), warnings.catch_warnings():
+            # Who computes in single precision has chosen to.
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             self._replay = Captured(whole, [self._generator], before=forget)
 
     def _losses(self, drawn: list[Tensor]) -> Losses:
@@ -90,6 +92,17 @@ class FastGradient:
         if not self.half:
             return nullcontext()
         return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
+
+
+@contextmanager
+def fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try out its algorithms; a recording made here keeps the choice."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def compiles(settings: Settings, device: torch.device, n_processes: int) -> bool:
