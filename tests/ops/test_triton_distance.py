@@ -10,7 +10,7 @@ from slotmesh.ops._distance import distance_op, distances
 from ._kernels import GRADIENTS, VALUES, near
 from ._reference import randn
 
-SHAPES = [(1, 1, 1, 1), (2, 3, 33, 7), (3, 6, 1030, 64), (1, 11, 70, 100), (2, 2, 17, 300)]
+SHAPES = [(1, 1, 1, 1), (2, 3, 33, 7), (3, 6, 1030, 64), (1, 19, 70, 100), (2, 2, 17, 300)]
 
 
 def leaves(batch: int, m: int, n: int, d: int, dtype: torch.dtype = torch.float32):
@@ -41,6 +41,20 @@ def test_nearly_equal_vectors(device):
     keys = base + 1e-4 * randn(1, 50, 64, seed=1, dtype=torch.float32)
     expected = cdist(base[0].double(), keys[0].double())
     near(distances(base.to(device), keys.to(device), False)[0], torch.tensor(expected), 1e-6, "c")
+
+
+def test_gradients_of_near_neighbours(device):
+    """Far from zero, and with keys that are a hundred times nearer to a query than queries are."""
+    queries = 10 + randn(1, 4, 64, seed=0, dtype=torch.float32)
+    keys = queries[:, [0, 1, 2, 3] * 10] + 1e-2 * randn(1, 40, 64, seed=1, dtype=torch.float32)
+    weight = randn(1, 4, 40, seed=3)
+    q, k = (x.to(device).requires_grad_() for x in (queries, keys))
+    cost = distances(q, k, False)
+    found = torch.autograd.grad(cost, [q, k], weight.to(device, torch.float32))
+    exact = [x.double().requires_grad_() for x in (queries, keys)]
+    wanted = torch.autograd.grad(pairwise_cost(*exact), exact, weight)
+    for name, actual, expected in zip("qk", found, wanted, strict=True):
+        near(actual, expected, GRADIENTS, name)
 
 
 def test_gradient_at_distance_zero_is_zero(device):

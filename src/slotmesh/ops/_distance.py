@@ -58,7 +58,7 @@ def distance_backward(
 
     q, k = queries.contiguous(), keys.contiguous()
     (batch, m, d), n = q.shape, k.shape[1]
-    parts = q.new_empty((batch, distance.n_parts(n, d), m, d), dtype=torch.float32)
+    parts = q.new_empty((batch, distance.n_blocks(n, d), m, d), dtype=torch.float32)
     by_keys = torch.empty_like(k)
     distance.backward(q, k, cost, grad.contiguous(), parts, by_keys, squared)
     return parts.sum(1).to(q.dtype), by_keys

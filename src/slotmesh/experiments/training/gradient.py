@@ -28,8 +28,8 @@ class FastGradient:
 
     Args:
         experiment: Whose losses.
-        model: On a CUDA device. Its gradients stay where they are from the first call on: do not
-            set them to None.
+        model: On a CUDA device. From the first call on its gradients are written to the same
+            memory.
         half: Compute in bfloat16 where autocast does.
         compiled: Whether torch compiles it; without, it is only recorded.
     """
@@ -44,6 +44,7 @@ class FastGradient:
         self._batch: Any = None
         self._generator: torch.Generator | None = None
         self._replay: Captured[Losses] | None = None
+        self._grads: list[tuple[nn.Parameter, Tensor | None]] = []
 
     def __call__(self, batch: Any, step: int) -> Losses:
         """The losses of a step's batch, valid until the next call; the gradient is in ``.grad``."""
@@ -54,7 +55,11 @@ class FastGradient:
         for kept, new in zip(tensors(self._batch), tensors(batch), strict=True):
             kept.copy_(new, non_blocking=True)
         self._generator.manual_seed(mix(self.experiment.settings.seed, "train", step))
-        return self._replay()
+        losses = self._replay()
+        # Whoever set a gradient to None in between, as trainers do to save memory, gets it back.
+        for p, grad in self._grads:
+            p.grad = grad
+        return losses
 
     def _record(self, batch: Any, step: int) -> None:
         self._batch = batch._map(channels_last)
@@ -84,6 +89,7 @@ class FastGradient:
             # Who computes in single precision has chosen to.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             self._replay = Captured(whole, [self._generator], before=forget)
+        self._grads = [(p, p.grad) for p in self.model.parameters()]
 
     def _losses(self, drawn: list[Tensor]) -> Losses:
         return self.experiment.losses(self.model, self._batch, Drawn(drawn))  # pyright: ignore

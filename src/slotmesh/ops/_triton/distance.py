@@ -40,73 +40,59 @@ def distance_kernel(
 
 
 @triton.jit
-def _pull(cost, grad, row, o_n, n, SQUARED: tl.constexpr):
-    """What the gradient of a pair's cost is to be multiplied with their difference: (N)."""
-    b_g = tl.load(grad + row * n + o_n, mask=o_n < n, other=0.0).to(tl.float32)
+def _pull(cost, grad, rows, o_n, m, n, i_b, SQUARED: tl.constexpr):
+    """By what the gradient of each pair's cost multiplies their difference: (M, N)."""
+    at = (i_b * m + rows)[:, None] * n + o_n[None, :]
+    inside = (rows < m)[:, None] & (o_n < n)[None, :]
+    b_g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
     if SQUARED:
         return 2.0 * b_g
-    b_c = tl.load(cost + row * n + o_n, mask=o_n < n, other=0.0)
-    # At distance zero the gradient is zero.
-    return tl.where(b_c > 0, b_g / tl.where(b_c > 0, b_c, 1.0), 0.0)
+    else:
+        b_c = tl.load(cost + at, mask=inside, other=0.0)
+        # At distance zero the gradient is zero.
+        return tl.where(b_c > 0, b_g / tl.where(b_c > 0, b_c, 1.0), 0.0)
 
 
 @triton.jit
-def by_keys_kernel(
-    queries,
-    keys,
-    cost,
-    grad,
-    by_keys,
-    m,
-    n,
-    d,
-    SQUARED: tl.constexpr,
-    N: tl.constexpr,
-    D: tl.constexpr,
-):
-    """Gradient by a block of keys, which meets every query."""
-    i_b = tl.program_id(0).to(tl.int64)
-    o_n, o_d = tl.program_id(1) * N + tl.arange(0, N), tl.arange(0, D)
-    b_k, at, inside = _keys(keys, i_b, o_n, o_d, n, d)
-    b_dk = tl.full((N, D), 0.0, tl.float32)
-    for i in range(m):
-        row = i_b * m + i
-        b_q = tl.load(queries + row * d + o_d, mask=o_d < d, other=0.0).to(tl.float32)
-        b_dk -= _pull(cost, grad, row, o_n, n, SQUARED)[:, None] * (b_q[None, :] - b_k)
-    tl.store(by_keys + at, b_dk, mask=inside)
-
-
-@triton.jit
-def by_queries_kernel(
+def distance_backward_kernel(
     queries,
     keys,
     cost,
     grad,
     by_queries,
+    by_keys,
     m,
     n,
     d,
-    chunks,
     SQUARED: tl.constexpr,
+    M: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
 ):
-    """Gradient by one query from some chunks of the keys: a part of (B, parts, m, d)."""
-    i_b, i_m, i_p = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    row, o_d = i_b * m + i_m, tl.arange(0, D)
-    b_q = tl.load(queries + row * d + o_d, mask=o_d < d, other=0.0).to(tl.float32)
-    b_dq = tl.full((N, D), 0.0, tl.float32)
-    # One reduction at the end: in between it would cost more than all the rest.
-    for i in range(chunks):
-        o_n = (i_p * chunks + i) * N + tl.arange(0, N)
-        b_k, _, _ = _keys(keys, i_b, o_n, o_d, n, d)
-        b_dq += _pull(cost, grad, row, o_n, n, SQUARED)[:, None] * (b_q[None, :] - b_k)
-    part = (i_b * tl.num_programs(2) + i_p) * m + i_m
-    tl.store(by_queries + part * d + o_d, sum_of(b_dq, 0), mask=o_d < d)
+    """Gradients of a block of keys; by_queries (B, blocks, m, d) has the part of each block.
 
-
-# Chunks of keys that one program goes through.
-CHUNKS = 8
+    Differences need not be formed for each pair: what pulls a key is its own place times the sum of
+    the weights, less the weighted sum of queries, a small matrix product. Places are taken from the
+    first query, so that only those much nearer to each other than queries are lose digits.
+    """
+    i_b, i_n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    o_n, o_d = i_n * N + tl.arange(0, N), tl.arange(0, D)
+    origin = tl.load(queries + i_b * m * d + o_d, mask=o_d < d, other=0.0).to(tl.float32)
+    b_k, at, inside = _keys(keys, i_b, o_n, o_d, n, d)
+    b_k = tl.where(inside, b_k - origin[None, :], 0.0)
+    b_dk = tl.full((N, D), 0.0, tl.float32)
+    part = (i_b * tl.num_programs(1) + i_n) * m
+    for i in range(0, m, M):
+        rows = i + tl.arange(0, M)
+        valid = (rows < m)[:, None] & (o_d < d)[None, :]
+        b_q = tl.load(queries + (i_b * m + rows)[:, None] * d + o_d[None, :], mask=valid, other=0.0)
+        b_q = tl.where(valid, b_q.to(tl.float32) - origin[None, :], 0.0)
+        b_w = _pull(cost, grad, rows, o_n, m, n, i_b, SQUARED)
+        b_dk += b_k * sum_of(b_w, 0)[:, None]
+        b_dk -= tl.dot(tl.trans(b_w), b_q, input_precision="tf32x3")
+        b_dq = b_q * sum_of(b_w, 1)[:, None] - tl.dot(b_w, b_k, input_precision="tf32x3")
+        tl.store(by_queries + (part + rows)[:, None] * d + o_d[None, :], b_dq, mask=valid)
+    tl.store(by_keys + at, b_dk, mask=inside)
 
 
 def block(d: int) -> dict[str, int]:
@@ -115,16 +101,15 @@ def block(d: int) -> dict[str, int]:
     return {"N": max(16, 4096 // wide), "D": wide, "num_warps": 4}
 
 
-def n_parts(n: int, d: int) -> int:
-    """Programs that share the keys of one query."""
-    return -(-n // (CHUNKS * block(d)["N"]))
+def n_blocks(n: int, d: int) -> int:
+    """Blocks that the keys make."""
+    return -(-n // block(d)["N"])
 
 
 def forward(queries: Tensor, keys: Tensor, cost: Tensor, squared: bool) -> None:
     """Fill the cost (B, m, n); all contiguous."""
-    (batch, m, d), n, size = queries.shape, keys.shape[1], block(queries.shape[2])
-    grid = (batch, -(-n // size["N"]))
-    distance_kernel[grid](queries, keys, cost, m, n, d, squared, **size)
+    (batch, m, d), n = queries.shape, keys.shape[1]
+    distance_kernel[batch, n_blocks(n, d)](queries, keys, cost, m, n, d, squared, **block(d))
 
 
 def backward(
@@ -136,9 +121,8 @@ def backward(
     by_keys: Tensor,
     squared: bool,
 ) -> None:
-    """Fill by_queries (B, parts, m, d) and by_keys (B, n, d); all contiguous."""
-    (batch, m, d), n, size = queries.shape, keys.shape[1], block(queries.shape[2])
-    grid = (batch, m, n_parts(n, d))
-    by_queries_kernel[grid](queries, keys, cost, grad, by_queries, m, n, d, CHUNKS, squared, **size)
-    grid = (batch, -(-n // size["N"]))
-    by_keys_kernel[grid](queries, keys, cost, grad, by_keys, m, n, d, squared, **size)
+    """Fill by_queries (B, blocks, m, d) and by_keys (B, n, d); all contiguous."""
+    (batch, m, d), n = queries.shape, keys.shape[1]
+    distance_backward_kernel[batch, n_blocks(n, d)](
+        queries, keys, cost, grad, by_queries, by_keys, m, n, d, squared, M=16, **block(d)
+    )
