@@ -12,8 +12,8 @@ from torch import Tensor
 from slotmesh.ops._fused import cannot_run
 from slotmesh.ops._typed import broadcast_shapes, custom_op
 
-# Of a vector: longer ones would not fit into the registers of a block.
-MOST_FEATURES = 512
+# Of a vector: blocks of longer ones would not fit into the shared memory of every GPU.
+MOST_FEATURES = 256
 
 
 def use_distance(queries: Tensor, keys: Tensor) -> bool:
@@ -58,7 +58,7 @@ def distance_backward(
 
     q, k = queries.contiguous(), keys.contiguous()
     (batch, m, d), n = q.shape, k.shape[1]
-    parts = q.new_empty((batch, distance.n_blocks(n, d), m, d), dtype=torch.float32)
+    parts = q.new_empty((batch, distance.n_parts(n, d), m, d), dtype=torch.float32)
     by_keys = torch.empty_like(k)
     distance.backward(q, k, cost, grad.contiguous(), parts, by_keys, squared)
     return parts.sum(1).to(q.dtype), by_keys

@@ -233,10 +233,10 @@ def exchange(x, post, turn, SIZE: tl.constexpr, C: tl.constexpr, MAX: tl.constex
         box = mail + (turn % 2) * room
         tl.atomic_xchg(box + part * SIZE + entries, word, sem="relaxed")
         words = box + tl.arange(0, C.split)[:, None] * SIZE + entries[None, :]
-        # A volatile load comes from where the atomic exchange writes, in half an atomic's time.
-        got = tl.load(words, volatile=True)
+        nothing = tl.full((C.split, SIZE), 0, tl.int64)
+        got = tl.atomic_or(words, nothing, sem="relaxed")
         while late(got, stamp):
-            got = tl.load(words, volatile=True)
+            got = tl.atomic_or(words, nothing, sem="relaxed")
         values = (got & 0xFFFFFFFF).to(tl.uint32).to(tl.float32, bitcast=True)
         if MAX:
             x = max_of(values, 0)
