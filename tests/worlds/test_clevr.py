@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
+from slotmesh.worlds import _placement
 from slotmesh.worlds._placement import Footprints, cos_sin, place
 from slotmesh.worlds.clevr import (
     CLEVR_COLOURS,
@@ -116,6 +117,28 @@ def test_placement_keeps_its_rules_over_ten_thousand_scenes():
             assert distance(*shapes) > 0
     assert stats.kstest(layout.turn[there].numpy(), "uniform").pvalue > 1e-3
     assert stats.kstest((xy[:, 0, 0].numpy() + 3) / 6, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("pace", [(1, 1), (7, 2), (40, 40)])
+def test_scenes_do_not_depend_on_how_many_attempts_run_at_once(pace, monkeypatch):
+    index = torch.arange(12)
+    expected = ClevrTex(seed=8).scenes(index)[1]
+    monkeypatch.setattr(_placement, "_pace", lambda *_: pace)
+    found = ClevrTex(seed=8).scenes(index)[1]
+    for name, column in found.items():
+        assert torch.equal(column, expected[name]), name
+
+
+def test_a_sample_that_cannot_be_placed_is_named(monkeypatch):
+    monkeypatch.setattr(_placement, "_ATTEMPTS", 64)
+    ones = torch.ones(2, 3, dtype=torch.float64)
+    prints = Footprints(ones * torch.tensor([[0.1], [9.0]]), ones * 0, ones > 0)
+
+    def accept(tried, rows):
+        return torch.ones_like(rows, dtype=torch.bool), None
+
+    with pytest.raises(RuntimeError, match="no layout fits sample 31"):
+        place(0, torch.tensor([30, 31]), prints, accept, lambda *_: torch.empty(0))
 
 
 def test_cubes_do_not_touch_where_round_objects_would_fit():

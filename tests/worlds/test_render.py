@@ -369,6 +369,8 @@ def test_devices_agree():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_compiled_shading_agrees():
-    # One shape, without textures: each of them is compiled on its own, for some seconds.
     balls = [{"at": (0, 0, 0.7), "material": METAL}, {"at": (1.9, 0.5, 0.7)}]
-    check_devices(make_scene(balls), size=32, compile=True)
+    check_devices(make_scene(balls), size=64, compile=True)
+    world = ClevrTex(seed=1)
+    textured, _ = world.scenes(torch.arange(4))
+    check_devices(textured, world.lens, compile=True)

@@ -1,7 +1,12 @@
 """What holds in every world that makes pictures, and how worlds are found by name."""
 
+import re
+import warnings
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,6 +133,76 @@ def test_what_was_drawn_is_let_go_of_before_the_next() -> None:
         assert len(batch) == 3
         assert len(world.lengths) == i // 4 + 1
     assert world.lengths == [12] * 3
+
+
+@pytest.mark.parametrize(
+    "index",
+    [range(4, 9), range(9, 4, -2), [3, 1, 3], (7,), np.array([2, 5]), torch.tensor([6, 0])],
+)
+def test_an_index_is_anything_with_whole_numbers(index: Any) -> None:
+    sample = RandomObjects(dim=2).sample(index)
+    assert sample.index.dtype == torch.int64
+    assert sample.index.tolist() == list(index)
+
+
+@pytest.mark.parametrize(
+    ("index", "shape"),
+    [
+        ([], "(0,)"),
+        (range(3, 3), "(0,)"),
+        ([2, -1], "(2,)"),
+        (range(-1, 3), "(4,)"),
+        (range(3, -2, -1), "(5,)"),
+        (torch.tensor([-4]), "(1,)"),
+        ([[1, 2]], "(1, 2)"),
+        (5, "()"),
+    ],
+)
+def test_a_bad_index_is_told(index: Any, shape: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"the index has shape {shape}, expected")):
+        RandomObjects(dim=2).sample(index)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_drawing_does_not_wait_for_the_gpu() -> None:
+    world = RandomObjects(dim=2, device="cuda")
+    there = torch.arange(3, device="cuda")
+    world.sample(range(3))  # the first call may set things up
+    with no_waiting():
+        found = [world.sample(index) for index in (range(3), [0, 1, 2], torch.arange(3), there)]
+        with pytest.raises(ValueError, match="at least 0"):
+            world.sample([0, -1])
+    for sample in found:
+        assert torch.equal(sample.inputs, found[0].inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_only_hidden_sprites_are_waited_for() -> None:
+    world = MultiDSprites(device="cuda")
+    index = torch.arange(64, device="cuda")
+    factors = world._factors(index)
+    x, y = world._draw_places(index, 0)
+    seen = world._see(factors, x, y)
+    expected = world.sample(index)
+    world._place = lambda *_: (x, y, seen)  # pyright: ignore
+    with no_waiting():
+        found = world.sample([*range(64)])
+    once = (expected.objects["x"] == found.objects["x"]).all(1)
+    assert 32 < once.sum() < 64
+    assert torch.equal(found.image[once], expected.image[once])
 
 
 def test_bad_batches_are_told_at_once() -> None:

@@ -27,14 +27,23 @@ class Endless(ABC, Generic[R]):
         """The samples of these indices, int64 ``(batch)`` on the world's device."""
 
     def sample(self, index: Sequence[int] | range | Tensor) -> R:
-        """The samples of these indices, as one batch."""
-        which = torch.as_tensor(index, dtype=torch.int64, device=self.device)
-        if which.ndim != 1 or len(which) == 0 or bool((which < 0).any()):
+        """The samples of these indices, as one batch.
+
+        Numbers are checked before they go to the world's device; those of a tensor on a GPU are
+        not, since one would have to wait for it.
+        """
+        # Whole ranges are made where they are needed; all else is checked before it is moved.
+        if isinstance(index, range) and index and min(index[0], index[-1]) >= 0:
+            return self.make(torch.arange(index.start, index.stop, index.step, device=self.device))
+        which = torch.as_tensor(index, dtype=torch.int64)
+        here = which.device.type == "cpu"
+        if which.ndim != 1 or len(which) == 0 or (here and bool((which < 0).any())):
             raise ValueError(
                 f"{type(self).__name__}.sample: the index has shape {tuple(which.shape)}, expected "
                 "at least one whole number of at least 0. Pass range(64), or a list."
             )
-        return self.make(which)
+        # To the host one has to wait in any case.
+        return self.make(which.to(self.device, non_blocking=self.device.type == "cuda"))
 
     def batches(self, batch_size: int, start: int = 0, *, ahead: int = 1) -> Iterator[R]:
         """Batches without end, from sample ``start`` on.

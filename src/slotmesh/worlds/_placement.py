@@ -22,8 +22,10 @@ T = TypeVar("T")
 _TRIES = 50
 """Places tried for an object before the scene starts again."""
 _ATTEMPTS = 1 << 16
-"""Scenes tried for a sample at most; ten large objects need some tens."""
-_CHUNK = 64
+"""Scenes tried for a sample at most; one in a thousand of ClevrTex needs some thousands."""
+_CHUNK = 32
+_AT_ONCE = 1 << 14
+"""Attempts made at once on a GPU."""
 _SIDE = 3.0
 _DISTANCE = 0.25
 _MARGIN = 0.4
@@ -89,34 +91,54 @@ def place(
         torch.zeros(n_scenes, 3, dtype=torch.float64, device=device),
     )
     result: T | None = None
-    open_rows, attempt = torch.arange(n_scenes, device=device), 0
-    while len(open_rows):
-        if attempt >= _ATTEMPTS:
-            raise RuntimeError(f"no layout fits sample {int(index[open_rows[0]])}")
+    open_rows, begun = torch.arange(n_scenes, device=device), 0
+    attempt = torch.zeros_like(open_rows)
+    while n_open := len(open_rows):
+        if begun >= _ATTEMPTS and bool((attempt >= _ATTEMPTS).any()):
+            stuck = open_rows[(attempt >= _ATTEMPTS).nonzero()[0, 0]]
+            raise RuntimeError(f"no layout fits sample {int(index[stuck])}")
         # As samples are done, more attempts of the others run side by side; the first that fits
         # is taken, so the result does not depend on how many there were.
-        ahead = min(max(n_scenes // len(open_rows), 1), 32, _ATTEMPTS - attempt)
-        rows = open_rows.repeat_interleave(ahead)
-        numbers = torch.arange(attempt, attempt + ahead, device=device).repeat(len(open_rows))
-        tried, fits = _arrange_all(seed, index[rows] * _ATTEMPTS + numbers, prints[rows])
-        which = fits.nonzero().squeeze(1)
-        good, made = accept(tried[which], rows[which])
-        passed = torch.zeros_like(fits)
-        passed[which] = good
-        # The first that passed, of each sample's attempts.
+        ahead, looks = _pace(n_scenes, n_open, device)
         order = torch.arange(ahead, device=device)
-        first = torch.where(passed.view(-1, ahead), order, ahead).amin(1)
-        done = first < ahead
-        chosen = (torch.arange(len(open_rows), device=device) * ahead + first)[done]
-        rows_done = open_rows[done]
+        numbers = attempt[:, None] + order
+        rows = open_rows.repeat_interleave(ahead)
+        streams = index[rows] * _ATTEMPTS + numbers.flatten()
+        tried, fits = _arrange_all(seed, streams, prints[rows])
+        fits = fits.view(n_open, ahead) & (numbers < _ATTEMPTS)
+        # Looking costs more than arranging: the first few that fit, and those after them later.
+        rank = fits.cumsum(1)
+        shown = fits & (rank <= looks)
+        which = shown.flatten().nonzero().squeeze(1)
+        begun += ahead
+        attempt = attempt + torch.where(
+            rank[:, -1] > looks, torch.where(shown, order + 1, 0).amax(1), ahead
+        )
+        if len(which) == 0:
+            continue
+        good, made = accept(tried[which], rows[which])
+        passed = torch.zeros_like(shown).flatten()
+        passed[which] = good
+        first = torch.where(passed.view(n_open, ahead), order, ahead).amin(1)
+        done = (first < ahead).nonzero().squeeze(1)
+        chosen, rows_done = done * ahead + first[done], open_rows[done]
         for a, b in zip(layout, tried, strict=True):
             a[rows_done] = b[chosen]
         among = torch.full_like(rows, -1)
         among[which] = torch.arange(len(which), device=device)
         result = keep(made, among[chosen], result, rows_done)
-        open_rows, attempt = open_rows[~done], attempt + ahead
+        left = (first == ahead).nonzero().squeeze(1)
+        open_rows, attempt = open_rows[left], attempt[left]
     assert result is not None
     return layout, result
+
+
+def _pace(n_scenes: int, n_open: int, device: torch.device) -> tuple[int, int]:
+    """How many attempts a sample are made at once, and how many that fit are looked at."""
+    if device.type == "cpu":
+        return min(max(n_scenes // n_open, 1), 32), 1
+    # A GPU waits for launches: few rounds of many attempts.
+    return max(_AT_ONCE // n_open, 1), max(n_scenes // n_open, 1)
 
 
 def _arrange_all(seed: int, stream: Tensor, prints: Footprints) -> tuple[Layout, Tensor]:
@@ -134,50 +156,83 @@ def _arrange(seed: int, stream: Tensor, prints: Footprints) -> tuple[Layout, Ten
     spots = uniform(seed, stream, "place", (n, _TRIES, 2)) * (2 * _SIDE) - _SIDE
     turn = uniform(seed, stream, "turn", (n,))
     camera = uniform(seed, stream, "camera", (3,)) - 0.5
-    cos, sin = cos_sin(turn)
+    pairs = _pairs(prints, *cos_sin(turn))
     xy = torch.zeros(len(stream), n, 2, dtype=torch.float64, device=stream.device)
     fits = torch.ones(len(stream), dtype=torch.bool, device=stream.device)
     order = torch.arange(_TRIES, device=stream.device)
-    for k in range(n):
-        x, y = spots[:, k, :, 0], spots[:, k, :, 1]
-        free = torch.ones_like(x, dtype=torch.bool)
-        if k:
-            dx, dy = x[:, :, None] - xy[:, None, :k, 0], y[:, :, None] - xy[:, None, :k, 1]
-            apart = _apart(dx, dy, prints, cos, sin, k)
-            free = (apart | ~prints.present[:, None, :k]).all(2)
-        first = torch.where(free, order, _TRIES).amin(1)
-        fits &= (first < _TRIES) | ~prints.present[:, k]
-        xy[:, k] = spots[torch.arange(len(xy), device=xy.device), k, first.clamp(max=_TRIES - 1)]
+    row = torch.arange(len(stream), device=stream.device)
+    absent = ~prints.present
+    xy[:, 0] = spots[:, 0, 0]
+    for k in range(1, n):
+        dx, dy = (spots[:, k, None, :, i] - xy[:, :k, i, None] for i in range(2))
+        apart = _apart(dx, dy, pairs, k) | absent[:, :k, None]
+        first = torch.where(apart.all(1), order, _TRIES).amin(1)
+        fits &= (first < _TRIES) | absent[:, k]
+        xy[:, k] = spots[row, k, first.clamp(max=_TRIES - 1)]
     return Layout(xy, turn, camera), fits
 
 
-def _apart(dx: Tensor, dy: Tensor, prints: Footprints, cos: Tensor, sin: Tensor, k: int) -> Tensor:
-    """Whether candidates for object k keep clear of the objects before: ``(batch, tries, k)``."""
-    need = prints.radius[:, None, k, None] + prints.radius[:, None, :k] + _DISTANCE
-    good = dx * dx + dy * dy >= need * need
-    for x, y in (_RIGHT, _FRONT):
-        good &= (dx * x + dy * y).abs() >= _MARGIN
-    # Corners of cubes reach beyond their radius: their footprints are compared as squares.
-    own, other = prints.square[:, None, k, None], prints.square[:, None, :k]
-    c, s = cos[:, None, k, None], sin[:, None, k, None]
-    co, so = cos[:, None, :k], sin[:, None, :k]
-    x, y = (dx * c + dy * s).abs(), (dy * c - dx * s).abs()
-    xo, yo = (dx * co + dy * so).abs(), (dy * co - dx * so).abs()
+class _Pairs(NamedTuple):
+    """What the rules need to know of two objects, wherever they stand; ends in (batch, n, n).
+
+    A bound of -1 is one that everything keeps.
+    """
+
+    need: Tensor
+    """The least squared distance of their centres."""
+    along: Tensor
+    """``(6, ...)``: parts along x of the axes that their distance is measured along: those of the
+    first object, of the second, and "right" and "front"."""
+    across: Tensor
+    """``(6, ...)``: parts along y."""
+    reach: Tensor
+    """``(2, ...)``: how far two cubes reach, along the axes of the first and of the second."""
+    half: Tensor
+    """``(2, 1, ...)``: half the side of the first and of the second."""
+    round: Tensor
+    """``(2, ...)``: the squared radius of the other, if only the first (the second) is a cube."""
+
+
+def _pairs(prints: Footprints, cos: Tensor, sin: Tensor) -> _Pairs:
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        shape = (*x.shape, x.shape[1])
+        return x[:, :, None].expand(shape), x[:, None].expand(shape)
+
+    (radius, radius_other), (half, half_other) = both(prints.radius), both(prints.square)
+    (c, co), (s, so) = both(cos), both(sin)
+    need = radius + radius_other + _DISTANCE
     tilt = (c * co + s * so).abs() + (s * co - c * so).abs()
-    squares = torch.maximum(x, y) > own + other * tilt
-    squares |= torch.maximum(xo, yo) > other + own * tilt
-    radius, radius_other = prints.radius[:, None, k, None], prints.radius[:, None, :k]
-    return good & torch.where(
-        own > 0,
-        torch.where(other > 0, squares, _clear(x, y, own, radius_other)),
-        torch.where(other > 0, _clear(xo, yo, other, radius), True),
+    # Corners of cubes reach beyond their radius: their footprints are compared as squares.
+    reach = torch.stack((half + half_other * tilt, half_other + half * tilt))
+    fixed = [[torch.full_like(tilt, axis[i]) for axis in (_RIGHT, _FRONT)] for i in range(2)]
+    alone = torch.stack(((half_other == 0) & (half > 0), (half == 0) & (half_other > 0)))
+    squared = torch.stack((radius_other * radius_other, radius * radius))
+    return _Pairs(
+        need * need,
+        torch.stack((c, -s, co, -so, *fixed[0])),
+        torch.stack((s, c, so, co, *fixed[1])),
+        torch.where((half > 0) & (half_other > 0), reach, -1.0),
+        torch.stack((half, half_other))[:, None],
+        torch.where(alone, squared, -1.0),
     )
 
 
-def _clear(x: Tensor, y: Tensor, half: Tensor, radius: Tensor) -> Tensor:
-    """Whether a square around the origin and a circle at (x, y) in its first quarter are apart."""
-    over_x, over_y = (x - half).clamp(min=0), (y - half).clamp(min=0)
-    return over_x * over_x + over_y * over_y > radius * radius
+def _apart(dx: Tensor, dy: Tensor, pairs: _Pairs, k: int) -> Tensor:
+    """Whether candidates for object k keep clear of the objects before: ``(batch, k, tries)``."""
+    need, along, across, reach, half, round_ = (x[..., k, :k, None] for x in pairs)
+    good = dx * dx + dy * dy >= need
+    places = along * dx
+    places += across * dy
+    places.abs_()
+    good &= torch.minimum(places[4], places[5]) >= _MARGIN
+    own = places[:4].unflatten(0, (2, 2))
+    squares = torch.maximum(own[:, 0], own[:, 1]) > reach
+    good &= squares[0] | squares[1]
+    # A square around the origin and a circle.
+    over = (own - half).clamp_(min=0)
+    over *= over
+    clear = over[:, 0] + over[:, 1] > round_
+    return good & clear[0] & clear[1]
 
 
 def cos_sin(turn: Tensor) -> tuple[Tensor, Tensor]:

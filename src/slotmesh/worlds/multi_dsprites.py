@@ -78,6 +78,7 @@ class MultiDSprites(World):
         self.size = size
         self.min_visible = min_visible
         self._sprites = sprite.sprites(size).to(self.device)
+        self._scales = torch.tensor(sprite.SCALES, device=self.device)
 
     def make(self, index: Tensor) -> Sample:
         """The samples of these indices, int64 ``(batch)`` on the world's device."""
@@ -94,7 +95,7 @@ class MultiDSprites(World):
         palette = torch.cat((grey[:, None, None].expand(-1, 1, 3), colour), dim=1)
         columns = {
             "shape": factors["shape"],
-            "scale": torch.tensor(sprite.SCALES, device=index.device)[factors["scale"]],
+            "scale": self._scales[factors["scale"]],
             "orientation": _fraction(factors["orientation"], sprite.N_ORIENTATIONS, 2 * math.pi),
             "x": _fraction(x, sprite.N_POSITIONS, 1.0),
             "y": _fraction(y, sprite.N_POSITIONS, 1.0),
@@ -182,7 +183,8 @@ def _fraction(number: Tensor, n: int, most: float) -> Tensor:
 def _rgb(numbers: Tensor) -> Tensor:
     """Random numbers ``(..., 3)`` to colours, uint8 RGB: hue, and saturation and value over 0.5."""
     hue, saturation, value = numbers[..., :1], *(0.5 + 0.5 * numbers[..., 1:]).split(1, -1)
-    offset = torch.tensor((5.0, 3.0, 1.0), dtype=numbers.dtype, device=numbers.device)
+    # 5, 3 and 1, made where they are needed: a copy would wait for the device.
+    offset = torch.arange(5, 0, -2, dtype=numbers.dtype, device=numbers.device)
     k = offset + 6 * hue
     k = torch.where(k >= 6, k - 6, k)
     rgb = value - value * saturation * torch.minimum(k, 4 - k).clamp(0, 1)

@@ -1,11 +1,12 @@
 """From scenes to images and masks."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from slotmesh.worlds.render.camera import camera_of
+from slotmesh.worlds.render.fuse import Fuse, compiled, plain, set_apart
 from slotmesh.worlds.render.look import CLEVR_LOOK, Look
 from slotmesh.worlds.render.scene import CLEVR_LENS, METAL, Lens, Scene
 from slotmesh.worlds.render.shading import Rays, prepare, shade
@@ -75,23 +76,25 @@ def paint(
     compile: bool | None = None,  # noqa: A002
 ) -> Tensor:
     """The images of scenes of which `look_at` found what every pixel shows; as `render`."""
+    device = scene.position.device
+    fused = device.type == "cuda" if compile is None else compile
 
     def part(first: int) -> Tensor:
         rows = slice(first, first + step)
         seen_there = Visible(seen.mask[rows], seen.depth[rows])
-        return _paint(scene[rows], seen_there, lens, look, compile)
+        with set_apart(device):
+            return _paint(scene[rows], seen_there, lens, look, compiled if fused else plain)
 
-    device = scene.position.device
     step = _CHUNK.get(device.type, 4)
+    # A copy, made in the caller's mode.
     return torch.cat(spread(part, range(0, max(len(scene), 1), step), device))
 
 
-def _paint(scene: Scene, seen: Visible, lens: Lens, look: Look, compiled: bool | None) -> Tensor:
+def _paint(scene: Scene, seen: Visible, lens: Lens, look: Look, fuse: Fuse) -> Tensor:
     device = seen.mask.device
-    fused = device.type == "cuda" if compiled is None else compiled
-    fuse = _compiled if fused else _plain
     n_scenes, height, width = seen.mask.shape
-    world, frames = prepare(scene, lens, look), frames_of(scene, lens)
+    camera = camera_of(scene)
+    world, frames = prepare(scene, camera, lens, look), frames_of(scene, camera, lens)
     pixels = _Pixels.of(height, width, device)
 
     textured = scene.ground is not None
@@ -167,15 +170,20 @@ def _resolve(
     """Which of the candidates (1 + the object's index, 0 for none) the rays meet, and where."""
     which = torch.zeros(u.shape, dtype=torch.uint8, device=u.device)
     best = torch.full(u.shape, torch.inf, dtype=torch.float64, device=u.device)
+    rows = []
     for i, candidate in enumerate(candidates):
         new = candidate > 0
         for other in candidates[:i]:
             new &= candidate != other
-        row = new.nonzero().squeeze(1)
-        t = cast(frames, at[row] * n + candidate[row].long() - 1, u[row], v[row])
+        rows.append(new.nonzero().squeeze(1))
+    row = torch.cat(rows)
+    chosen = torch.cat([c[r] for c, r in zip(candidates, rows, strict=True)])
+    met = cast(frames, at[row] * n + chosen.long() - 1, u[row], v[row])
+    lengths = [len(r) for r in rows]
+    for row, t, candidate in zip(rows, met.split(lengths), chosen.split(lengths), strict=True):
         nearer = t < best[row]
         best[row] = torch.where(nearer, t, best[row])
-        which[row] = torch.where(nearer, candidate[row][:, None], which[row])
+        which[row] = torch.where(nearer, candidate[:, None], which[row])
     return which, best
 
 
@@ -184,16 +192,3 @@ def _to_bytes(linear: Tensor) -> Tensor:
     x = linear.clamp(0, 1)
     curved = torch.where(x <= 0.0031308, 12.92 * x, 1.055 * x.clamp(min=1e-4) ** (1 / 2.4) - 0.055)
     return (curved * 255).round().to(torch.uint8)
-
-
-def _plain(function: Callable) -> Callable:
-    return function
-
-
-_CACHE: dict[Callable, Callable] = {}
-
-
-def _compiled(function: Callable) -> Callable:
-    if function not in _CACHE:
-        _CACHE[function] = torch.compile(function, dynamic=True)
-    return _CACHE[function]

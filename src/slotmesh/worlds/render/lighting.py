@@ -1,12 +1,12 @@
 """Light that arrives at points: four lamps with soft shadows, and light without direction."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from slotmesh.worlds.render.fuse import Fuse, plain
 from slotmesh.worlds.render.look import LAMPS, Look
 from slotmesh.worlds.render.scene import SHAPES, Scene
 from slotmesh.worlds.render.shadows import REACH, lamp_share, openness
@@ -87,7 +87,7 @@ def illuminate(
     own: Tensor,
     view: Vec,
     shadows: bool,
-    fuse: Callable[[Callable], Callable],
+    fuse: Fuse,
 ) -> Light:
     """Light at points, in blocks.
 
@@ -107,7 +107,10 @@ def illuminate(
     middle = (0.5 * (low[0] + high[0]), 0.5 * (low[1] + high[1]), 0.5 * (low[2] + high[2]))
     half = sub((high[0], high[1], high[2]), middle)
     spread = dot(half, half).sqrt()
-    share = _lamp_shares(world, scene, point, own, middle, spread, fuse) if shadows else None
+    if shadows:
+        share = _lamp_shares(world, scene, point, own, middle, spread, fuse)
+    else:
+        share = point[0].new_ones(len(scene), world.lamps.shape[1], own.shape[1])
     opened = _openness(world, scene, point, normal, own, middle, spread, fuse)
     lamps = (world.lamps[scene], world.aim, world.strength)
     colours, shine = fuse(_lamps)(point, normal, view, *lamps, share)
@@ -121,7 +124,7 @@ def _lamps(
     lamps: Tensor,
     aim: Tensor,
     strength: Tensor,
-    share: Tensor | None,
+    share: Tensor,
 ) -> tuple[Vec, Tensor]:
     red = green = blue = shine = torch.zeros_like(point[0])
     for i in range(lamps.shape[1]):
@@ -130,7 +133,7 @@ def _lamps(
         turned = -(to[0] * aim[i, 0] + to[1] * aim[i, 1] + to[2] * aim[i, 2])
         # Two cosines over the squared distance.
         value = dot(to, normal).clamp(min=0) * turned.clamp(min=0) / (square * square)
-        value = value if share is None else value * share[:, i]
+        value = value * share[:, i]
         red = red + value * strength[i, 0]
         green = green + value * strength[i, 1]
         blue = blue + value * strength[i, 2]
@@ -149,7 +152,7 @@ def _lamp_shares(
     own: Tensor,
     middle: Vec,
     spread: Tensor,
-    fuse: Callable[[Callable], Callable],
+    fuse: Fuse,
 ) -> Tensor:
     """The part of each lamp that each point sees: ``(m, 4, b)``."""
     n, n_lamps = world.present.shape[1], world.lamps.shape[1]
@@ -188,34 +191,40 @@ def _by_shape(
     k: Tensor,
     block: Tensor,
     lamp: Tensor,
-    fuse: Callable[[Callable], Callable],
+    fuse: Fuse,
 ) -> Tensor:
     """The part of a lamp that an object leaves free, for pairs of object and block."""
-    part = torch.empty(len(k), *own.shape[1:], device=own.device)
     kind = world.shape[scene[block], k]
+
+    def parts(shape: int | Tensor, which: Tensor, here: Tensor, lamp: Tensor) -> Tensor:
+        at = scene[here]
+        return fuse(_share)(
+            [x[here] for x in point],
+            own[here],
+            shape,
+            which[:, None],
+            world.position[at, which],
+            world.rotation[at, which],
+            world.size[at, which][:, None],
+            world.lamps_seen[at, which, lamp],
+            world.radius[lamp][:, None],
+        )
+
+    if fuse is not plain:
+        # One kernel that knows all shapes, instead of one a shape.
+        return parts(kind[:, None], k, block, lamp)
+    part = torch.empty(len(k), *own.shape[1:], device=own.device)
     for shape in range(len(SHAPES)):
         chosen = (kind == shape).nonzero().squeeze(1)
         if len(chosen):
-            which, here = k[chosen], block[chosen]
-            at = scene[here]
-            part[chosen] = fuse(_share)(
-                shape,
-                [x[here] for x in point],
-                own[here],
-                which[:, None],
-                world.position[at, which],
-                world.rotation[at, which],
-                world.size[at, which][:, None],
-                world.lamps_seen[at, which, lamp[chosen]],
-                world.radius[lamp[chosen]][:, None],
-            )
+            part[chosen] = parts(shape, k[chosen], block[chosen], lamp[chosen])
     return part
 
 
 def _share(
-    shape: int,
     point: list[Tensor],
     own: Tensor,
+    shape: int | Tensor,
     which: Tensor,
     position: Tensor,
     rotation: Tensor,
@@ -237,7 +246,7 @@ def _openness(
     own: Tensor,
     middle: Vec,
     spread: Tensor,
-    fuse: Callable[[Callable], Callable],
+    fuse: Fuse,
 ) -> Tensor:
     n = world.present.shape[1]
     gap = sub(vec(world.position[scene].transpose(0, 1)), middle)

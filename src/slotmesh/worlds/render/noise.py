@@ -1,48 +1,83 @@
-"""Random numbers at lattice points of space, and smooth noise between them."""
+"""Random numbers at lattice points, and smooth noise between them.
+
+Many places at once: an operation on a GPU waits for its launch, so corners, octaves and salts are
+dimensions of tensors.
+"""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from slotmesh.worlds.render.vec import Vec
+Point = tuple[Tensor, ...]
+"""Two or three coordinates of the same shape; the third is 0 if it is left out."""
+Noise = Callable[[Point], Tensor]
+"""`smooth`, or a faster one."""
+
+_PRIMES = (374761393, 668265263, 974634497)
+_SALT = 69069
 
 
-def lattice(x: Tensor, y: Tensor, z: Tensor | int = 0, salt: int = 0) -> Tensor:
-    """A number in [0, 1] for each cell: float32 from whole-numbered float coordinates."""
-    key = _whole(x) * 374761393 + _whole(y) * 668265263 + salt * 69069
-    key = key + (z * 974634497 if isinstance(z, int) else _whole(z) * 974634497)
+def lattice(x: Tensor, y: Tensor, *salts: int) -> Tensor:
+    """Numbers in [0, 1] for cells: float32 ``(len(salts), ...)``, from whole-numbered floats."""
+    key = _whole(x) * _PRIMES[0] + _whole(y) * _PRIMES[1]
+    return _number(torch.stack([key + salt * _SALT for salt in salts]))
+
+
+def smooth(p: Point) -> Tensor:
+    """Noise in [0, 1] that varies over about one unit, of the coordinates' shape."""
+    if torch.compiler.is_compiling():
+        return _fused(p)
+    place = torch.stack(p)
+    low = place.floor()
+    fade = _fade(place.sub_(low))
+    keys: Tensor | None = None
+    for i, whole in enumerate(_whole(low)):
+        key = whole * _PRIMES[i]
+        pair = torch.stack((key, key + _PRIMES[i]))
+        # The first coordinate's corners come last.
+        keys = pair if keys is None else pair.view(2, *[1] * i, *whole.shape) + keys
+    assert keys is not None
+    value = _number(keys)
+    for i, t in enumerate(fade):
+        a, b = value.unbind(len(p) - 1 - i)
+        value = _mix(a, b, t)
+    return value
+
+
+def _fused(p: Point) -> Tensor:
+    """`smooth` corner by corner, of which the compiler makes one kernel."""
+    low = [x.floor() for x in p]
+    sides = [
+        (key, key + prime)
+        for key, prime in ((_whole(x) * k, k) for x, k in zip(low, _PRIMES, strict=False))
+    ]
+    keys = list(sides[0])
+    for pair in sides[1:]:
+        keys = [side + key for side in pair for key in keys]
+    values = [_number(key) for key in keys]
+    for x, i in zip(p, low, strict=True):
+        t = _fade(x - i)
+        values = [_mix(a, b, t) for a, b in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
+
+
+def layers(p: Point, noise: Noise, octaves: int = 3) -> Tensor:
+    """Noise in [0, 1] of several scales, each half as wide and half as strong."""
+    # Shifted, so that the layers' lattices do not line up.
+    first = torch.stack([p[0] * 2.0**i + 17 * i for i in range(octaves)])
+    rest = [torch.stack([x * 2.0**i for i in range(octaves)]) for x in p[1:]]
+    total, whole = 0.0, 0.0
+    for i, value in enumerate(noise((first, *rest))):
+        total, whole = total + 0.5**i * value, whole + 0.5**i
+    assert isinstance(total, Tensor)
+    return total / whole
+
+
+def _number(key: Tensor) -> Tensor:
     key = (key ^ (key >> 13)) * 1274126177
     key = (key ^ (key >> 15)) * 1103515245
     return ((key >> 8) & 0xFFFF).float() * (1 / 65535)
-
-
-def smooth(p: Vec) -> Tensor:
-    """Noise in [0, 1] that varies over about one unit."""
-    low = [x.floor() for x in p]
-    fx, fy, fz = (_fade(x - i) for x, i in zip(p, low, strict=True))
-    x, y, z = low
-    x1, y1, z1 = x + 1, y + 1, z + 1
-    bottom = _mix(
-        _mix(lattice(x, y, z), lattice(x1, y, z), fx),
-        _mix(lattice(x, y1, z), lattice(x1, y1, z), fx),
-        fy,
-    )
-    top = _mix(
-        _mix(lattice(x, y, z1), lattice(x1, y, z1), fx),
-        _mix(lattice(x, y1, z1), lattice(x1, y1, z1), fx),
-        fy,
-    )
-    return _mix(bottom, top, fz)
-
-
-def layers(p: Vec, octaves: int = 3) -> Tensor:
-    """Noise in [0, 1] of several scales, each half as wide and half as strong."""
-    total, strength, whole = torch.zeros_like(p[0]), 1.0, 0.0
-    for i in range(octaves):
-        step = 2.0**i
-        # Shifted, so that the layers' lattices do not line up.
-        total = total + strength * smooth((p[0] * step + 17 * i, p[1] * step, p[2] * step))
-        whole, strength = whole + strength, strength / 2
-    return total / whole
 
 
 def _fade(x: Tensor) -> Tensor:

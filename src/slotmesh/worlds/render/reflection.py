@@ -1,13 +1,11 @@
 """The first object that mirrored rays meet."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from slotmesh.worlds.render.lighting import Lit
 from slotmesh.worlds.render.shapes import HITS
-from slotmesh.worlds.render.vec import Vec, dot, rotate_back, scale, sub, vec
+from slotmesh.worlds.render.vec import Vec, dot, rotate_back, sub, vec
 
 
 def nearest(
@@ -16,7 +14,6 @@ def nearest(
     point: Vec,
     out: Vec,
     own: Tensor,
-    fuse: Callable[[Callable], Callable],
 ) -> tuple[Tensor, Tensor]:
     """The first object other than their own that rays from objects meet.
 
@@ -26,7 +23,6 @@ def nearest(
         point: Vector of ``(m, b)``: where the rays start.
         out: Vector of ``(m, b)``: where they go, of length one.
         own: int64 ``(m, b)``: the object that they start from.
-        fuse: Wraps elementwise functions.
 
     Returns:
         Distance ``(m, b)`` and index of the object; infinity and -1 for none.
@@ -49,13 +45,15 @@ def nearest(
         chosen = (kind == shape).nonzero().squeeze(1)
         if len(chosen):
             here, rays, whose = at[chosen], ray[chosen], k[chosen]
-            start, way = ([x.flatten()[rays] for x in a] for a in (point, out))
+            start, way = (
+                (x.flatten()[rays], y.flatten()[rays], z.flatten()[rays])
+                for x, y, z in (point, out)
+            )
             rotation = world.rotation[here, whose]
             inverse = 1 / world.size[here, whose]
-            o = sub((start[0], start[1], start[2]), vec(world.position[here, whose]))
-            o = scale(rotate_back(rotation, o), inverse)
-            d = scale(rotate_back(rotation, (way[0], way[1], way[2])), inverse)
-            t[chosen] = fuse(hit)(o, d)
+            o = rotate_back(rotation, sub(start, vec(world.position[here, whose])))
+            d = rotate_back(rotation, way)
+            t[chosen] = hit(torch.stack(o) * inverse, torch.stack(d) * inverse)
     ends = torch.bincount(k, minlength=n).cumsum(0).tolist()
     for i, (first, last) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
         here, now = ray[first:last], t[first:last]

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slotmesh.worlds.render.camera import camera_of
+from slotmesh.worlds.render.camera import Camera
 from slotmesh.worlds.render.charts import chart
+from slotmesh.worlds.render.fuse import Fuse
 from slotmesh.worlds.render.lighting import Light, Lit, illuminate, lit
 from slotmesh.worlds.render.look import Colour, Look
 from slotmesh.worlds.render.rays import blocks_of
@@ -17,8 +18,6 @@ from slotmesh.worlds.render.scene import METAL, Lens, Scene
 from slotmesh.worlds.render.shapes import normal as surface_normal
 from slotmesh.worlds.render.textures import Place, apply
 from slotmesh.worlds.render.vec import Vec, add, dot, rotate, rotate_back, scale, sub, unit, vec
-
-Fuse = Callable[[Callable], Callable]
 
 
 class Rays(NamedTuple):
@@ -63,9 +62,8 @@ class Surface(NamedTuple):
     metal: Tensor
 
 
-def prepare(scene: Scene, lens: Lens, look: Look) -> World:
+def prepare(scene: Scene, camera: Camera, lens: Lens, look: Look) -> World:
     """Bring a batch of scenes into the form that `shade` needs."""
-    camera = camera_of(scene)
     eye, right, down, forward = (torch.stack(a, dim=-1).float() for a in camera)
     axes = (forward, right * lens.tan_x, down * lens.tan_y)
     return World(
@@ -207,14 +205,16 @@ def _mirror(
     point, normal = _map(take, surface.point), _map(take, surface.normal)
     seen, colour = _map(take, view), _map(take, surface.colour)
     out = sub(seen, scale(normal, 2 * dot(seen, normal)))
-    t, hit = nearest(world.lit, scene, point, out, take(surface.own), fuse)
+    t, hit = nearest(world.lit, scene, point, out, take(surface.own))
     t = torch.where(hit >= 0, t, _to_ground(point[2], out[2]))
     there = _surface(world, scene, add(point, scale(out, t)), hit, fuse)
     arrived = illuminate(
         world.lit, scene, there.point, there.normal, hit, out, shadows=False, fuse=fuse
     )
-    sky = (hit < 0) & (out[2] > -1e-3)
-    spots = fuse(_spots)(point, out, world.lit.lamps[scene], world.lit, world.look)
+    lamps, sky = world.lit, (hit < 0) & (out[2] > -1e-3)
+    spots = fuse(_spots)(
+        point, out, lamps.lamps[scene], lamps.aim, lamps.strength, lamps.radius, world.look
+    )
     around = fuse(_matte)(there, arrived, out, world.look)
     look = world.look
     parts = [
@@ -229,7 +229,9 @@ def _mirror(
     return torch.stack(parts, dim=-1).flatten(0, 1)[blocks.place]
 
 
-def _spots(point: Vec, out: Vec, lamps: Tensor, world: Lit, look: Look) -> list[Tensor]:
+def _spots(
+    point: Vec, out: Vec, lamps: Tensor, aim: Tensor, strength: Tensor, radius: Tensor, look: Look
+) -> list[Tensor]:
     """The lamps mirrored in metal, blurred a little: red, green, blue."""
     total = [torch.zeros_like(point[0])] * 3
     for i in range(lamps.shape[1]):
@@ -237,13 +239,13 @@ def _spots(point: Vec, out: Vec, lamps: Tensor, world: Lit, look: Look) -> list[
         square = dot(to, to)
         inverse = torch.rsqrt(square)
         cosine = dot(to, out) * inverse
-        wide = look.metal_rough**2 + 0.25 * world.radius[i] ** 2 / square
-        turned = -dot(to, vec(world.aim[i])) * inverse
+        wide = look.metal_rough**2 + 0.25 * radius[i] ** 2 / square
+        turned = -dot(to, vec(aim[i])) * inverse
         peak = turned.clamp(min=0) / (square * wide) * look.metal_spot
         # A sharp peak with long tails, as brushed metal has.
         off = 1 + (1 - cosine) / wide
         value = peak / (off * off)
-        total = [a + value * world.strength[i, c] for c, a in enumerate(total)]
+        total = [a + value * strength[i, c] for c, a in enumerate(total)]
     return total
 
 

@@ -69,11 +69,11 @@ _PAST: tuple[Callable[[Vec, Vec], tuple[Tensor, Tensor]], ...] = (
 )
 
 
-def lamp_share(shape: int, o: Vec, lamp: Vec, size: Tensor, radius: Tensor) -> Tensor:
+def lamp_share(shape: int | Tensor, o: Vec, lamp: Vec, size: Tensor, radius: Tensor) -> Tensor:
     """The part of a lamp, a disc, that an object leaves free.
 
     Args:
-        shape: Index in ``SHAPES``.
+        shape: Index in ``SHAPES``; of all, or of each.
         o: Points in the object's frame.
         lamp: The lamp in the object's frame.
         size: The object's half-extent.
@@ -82,7 +82,15 @@ def lamp_share(shape: int, o: Vec, lamp: Vec, size: Tensor, radius: Tensor) -> T
     Returns:
         In [0, 1], of the shape that the arguments broadcast to.
     """
-    s, outside = _PAST[shape](o, sub(lamp, o))
+    d = sub(lamp, o)
+    if isinstance(shape, int):
+        s, outside = _PAST[shape](o, d)
+    else:
+        s, outside = _PAST[0](o, d)
+        for i, past in enumerate(_PAST[1:], start=1):
+            there = past(o, d)
+            s = torch.where(shape == i, there[0], s)
+            outside = torch.where(shape == i, there[1], outside)
     # The cone from the point to the lamp is radius * s wide at s.
     ratio = (outside * size / (radius * s.clamp(min=1e-3))).clamp(-1, 1)
     # Nearly the area of a disc on one side of a straight edge.

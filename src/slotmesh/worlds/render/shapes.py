@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.worlds._exact import sqrt
-from slotmesh.worlds.render.vec import Vec, dot
+from slotmesh.worlds.render.vec import Vec
 
 ROUNDING = 0.14
 """Radius of the cube's edges over its half-extent."""
@@ -22,73 +22,80 @@ _NEWTON = 5
 _MARCH = 40
 
 
-def hit_sphere(o: Vec, d: Vec) -> Tensor:
-    """Distance along ``o + t d`` to the unit sphere, in units of d; infinity for a miss."""
-    a, b = dot(d, d), dot(o, d)
-    inside = b * b - a * (dot(o, o) - 1)
+def hit_sphere(o: Tensor, d: Tensor) -> Tensor:
+    """Distance along ``o + t d`` to the unit sphere, in units of d; infinity for a miss.
+
+    Args:
+        o: ``(3, ...)``: where the rays start.
+        d: ``(3, ...)``: where they go.
+    """
+    a, b = _dot(d, d), _dot(o, d)
+    inside = b * b - a * (_dot(o, o) - 1)
     t = (-b - sqrt(inside.clamp(min=0))) / a
     return _kept(t, (inside >= 0) & (t > 0))
 
 
-def hit_cube(o: Vec, d: Vec) -> Tensor:
+def hit_cube(o: Tensor, d: Tensor) -> Tensor:
     """As ``hit_sphere``, for the cube with rounded edges."""
-    near, far = _slab(o[0], d[0])
-    for axis in (1, 2):
-        enters, leaves = _slab(o[axis], d[axis])
-        near, far = torch.maximum(near, enters), torch.minimum(far, leaves)
-    core = 1 - ROUNDING
+    enters, leaves = _slab(o, d)
+    near = torch.maximum(torch.maximum(enters[0], enters[1]), enters[2])
+    far = torch.minimum(torch.minimum(leaves[0], leaves[1]), leaves[2])
+    back = -d
     t, ok = near, (near <= far) & (near > 0)
     # A convex function of t: Newton's method from outside never passes the first root.
     for _ in range(_NEWTON):
-        value, slope = None, None
-        for x, dx in zip(o, d, strict=True):
-            p = x + t * dx
-            over = (p.abs() - core).clamp(min=0)
-            value = over * over if value is None else value + over * over
-            part = over * torch.where(p < 0, -dx, dx)
-            slope = part if slope is None else slope + part
-        t, ok = _newton(t, ok, value, slope, ROUNDING)  # type: ignore[arg-type]
+        p = _along(o, d, t)
+        over = (p.abs() - (1 - ROUNDING)).clamp_(min=0)
+        slope = _total(torch.where(p < 0, back, d).mul_(over))
+        t, ok = _newton(t, ok, _dot(over, over), slope, ROUNDING)
     return _kept(t, ok)
 
 
-def hit_cylinder(o: Vec, d: Vec) -> Tensor:
+def hit_cylinder(o: Tensor, d: Tensor) -> Tensor:
     """As ``hit_sphere``, for the upright cylinder with rounded rims."""
-    a = _nonzero(d[0] * d[0] + d[1] * d[1])
-    b = o[0] * d[0] + o[1] * d[1]
-    inside = b * b - a * (o[0] * o[0] + o[1] * o[1] - 1)
+    a = _nonzero(_dot(d[:2], d[:2]))
+    b = _dot(o[:2], d[:2])
+    inside = b * b - a * (_dot(o[:2], o[:2]) - 1)
     root = sqrt(inside.clamp(min=0))
     bottom, top = _slab(o[2], d[2])
     near = torch.maximum((-b - root) / a, bottom)
     far = torch.minimum((root - b) / a, top)
-    core = 1 - BEVEL
+    core, back = 1 - BEVEL, -d[2]
     t, ok = near, (inside >= 0) & (near <= far) & (near > 0)
     for _ in range(_NEWTON):
-        x, y, z = o[0] + t * d[0], o[1] + t * d[1], o[2] + t * d[2]
-        radius = sqrt(x * x + y * y)
-        side, cap = (radius - core).clamp(min=0), (z.abs() - core).clamp(min=0)
-        outward = (x * d[0] + y * d[1]) / radius.clamp(min=1e-6)
-        slope = side * outward + cap * torch.where(z < 0, -d[2], d[2])
+        p = _along(o, d, t)
+        radius = sqrt(_dot(p[:2], p[:2]))
+        side, cap = (radius - core).clamp_(min=0), (p[2].abs() - core).clamp_(min=0)
+        outward = _dot(p[:2], d[:2]) / radius.clamp(min=1e-6)
+        slope = side * outward + cap * torch.where(p[2] < 0, back, d[2])
         t, ok = _newton(t, ok, side * side + cap * cap, slope, BEVEL)
     return _kept(t, ok)
 
 
-def hit_torus(o: Vec, d: Vec) -> Tensor:
+def hit_torus(o: Tensor, d: Tensor) -> Tensor:
     """As ``hit_sphere``, for the torus around the y axis."""
-    a, b = dot(d, d), dot(o, d)
-    inside = b * b - a * (dot(o, o) - 1)
+    a, b = _dot(d, d), _dot(o, d)
+    inside = b * b - a * (_dot(o, o) - 1)
     root = sqrt(inside.clamp(min=0))
     t, last = ((-b - root) / a).clamp(min=0), (root - b) / a
     pace = 1 / sqrt(a)
     distance = t
     for _ in range(_MARCH):
-        x, y, z = o[0] + t * d[0], o[1] + t * d[1], o[2] + t * d[2]
-        ring = sqrt(x * x + z * z) - RING
-        distance = sqrt(ring * ring + y * y) - TUBE
+        p = _along(o, d, t)
+        p *= p
+        ring = sqrt(p[0] + p[2]) - RING
+        ring *= ring
+        distance = sqrt(ring + p[1]) - TUBE
         t = torch.minimum(t + distance * pace, last)
     return _kept(t, (inside >= 0) & (distance < 2e-3) & (t < last) & (t > 0))
 
 
-HITS: tuple[Callable[[Vec, Vec], Tensor], ...] = (hit_cube, hit_sphere, hit_cylinder, hit_torus)
+HITS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+    hit_cube,
+    hit_sphere,
+    hit_cylinder,
+    hit_torus,
+)
 """In the order of ``SHAPES``."""
 
 
@@ -115,6 +122,20 @@ def normal(p: Vec, shape: Tensor) -> Vec:
 def _beyond(x: Tensor, core: float) -> Tensor:
     """How far x is outside [-core, core], with its sign."""
     return x - x.clamp(-core, core)
+
+
+def _along(o: Tensor, d: Tensor, t: Tensor) -> Tensor:
+    return (t * d).add_(o)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Sum of products over the first dimension, from first to last."""
+    return _total(a * b)
+
+
+def _total(a: Tensor) -> Tensor:
+    first, second, *rest = a.unbind()
+    return sum(rest, first + second)
 
 
 def _slab(o: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,17 +1,20 @@
 """The materials of ClevrTex: a table of colours and numbers over a few patterns."""
 
-from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from slotmesh.worlds.render.patterns import PATTERNS, SOLID, Pattern
-from slotmesh.worlds.render.vec import Vec, dot, scale, sub, unit
+from slotmesh.worlds.render.fuse import Fuse, plain
+from slotmesh.worlds.render.noise import Noise, Point, smooth
+from slotmesh.worlds.render.patterns import PATTERNS, SOLID
+from slotmesh.worlds.render.vec import Vec, add, dot, scale, sub, unit
 
 _STEP = 0.04
 """Distance over which slopes are taken, in units of the pattern."""
+_CHUNK = {"cpu": 2048, "cuda": 1 << 22}
+"""Points of one pattern at once."""
 
 
 class Texture(NamedTuple):
@@ -139,7 +142,7 @@ class Place(NamedTuple):
     along_v: Vec
 
 
-def apply(texture: Tensor, place: Place, fuse: Callable[[Callable], Callable]) -> Textured:
+def apply(texture: Tensor, place: Place, fuse: Fuse) -> Textured:
     """Colour, normal and gloss of points with mixed textures.
 
     Args:
@@ -149,92 +152,88 @@ def apply(texture: Tensor, place: Place, fuse: Callable[[Callable], Callable]) -
     """
     tables = _tables(texture.device)
     kind = tables.pattern[texture]
-    parts = torch.empty(7, len(texture), device=texture.device)
+    places = torch.stack((*place.solid, *place.flat))
+    found = torch.empty(5, len(texture), device=texture.device)
+    noise = _noise(fuse)
     for i, name in enumerate(PATTERNS):
         chosen = (kind == i).nonzero().squeeze(1)
-        if len(chosen):
-            which = texture[chosen]
-            here = Place(*(tuple(x[chosen] for x in a) for a in place))  # type: ignore[arg-type]
-            looks = fuse(_evaluate)(
-                name,
-                here,
-                tables.scale[which],
-                tables.numbers[which],
-                tables.bump[which],
-                tables.colours[which],
-            )
-            parts[:6, chosen] = torch.stack(looks)
-            parts[6, chosen] = tables.gloss[which]
-    r, g, b, x, y, z, gloss = parts
-    return Textured((r, g, b), (x, y, z), gloss)
+        # In parts: on a CPU what belongs together stays in its cache, on a GPU in its memory.
+        for some in chosen.split(_CHUNK.get(texture.device.type, 2048)) if len(chosen) else ():
+            numbers = tables.numbers[:, texture[some]]
+            found[:, some] = _evaluate(name, places[:, some], numbers, noise)
+    solid = kind < len(SOLID)
+    first, second, *slopes = found
+    bump, gloss, *colours = tables.looks[:, texture]
+    mixed = []
+    for low, high, top in zip(colours[:3], colours[3:6], colours[6:], strict=True):
+        base = low + (high - low) * first
+        mixed.append(base + (top - base) * second)
+    normal = _bumped(place, solid, (slopes[0], slopes[1], slopes[2]), bump)
+    return Textured((mixed[0], mixed[1], mixed[2]), normal, gloss)
 
 
-def _evaluate(
-    name: str, place: Place, zoom: Tensor, numbers: Tensor, bump: Tensor, colours: Tensor
-) -> list[Tensor]:
-    pattern = PATTERNS[name]
-    q = (numbers[:, 0], numbers[:, 1], numbers[:, 2], numbers[:, 3])
-    if name in SOLID:
-        p = scale(place.solid, zoom)
-        axes = None
-    else:
-        # Away from 0, where the lattice's cells would mirror each other.
-        p = (place.flat[0] * zoom + 100, place.flat[1] * zoom + 100, torch.zeros_like(zoom))
-        axes = (place.along_u, place.along_v)
-    found = pattern(p, q)
-    slopes = [
-        (pattern(_moved(p, i), q).height - found.height) / _STEP
-        for i in range(3 if axes is None else 2)
-    ]
-    if axes is None:
-        slope = (slopes[0], slopes[1], slopes[2])
-        slope = sub(slope, scale(place.normal, dot(slope, place.normal)))
-    else:
-        a, b = scale(axes[0], slopes[0]), scale(axes[1], slopes[1])
-        slope = (a[0] + b[0], a[1] + b[1], a[2] + b[2])
+def _evaluate(name: str, places: Tensor, numbers: Tensor, noise: Noise) -> Tensor:
+    """Amounts of colour, and slopes along the coordinates: ``(5, n)``, of one pattern."""
+    zoom, *q = numbers
+    # On the surface away from 0, where the lattice's cells would mirror each other.
+    p = places[:3] * zoom if name in SOLID else places[3:] * zoom + 100
+    # The place itself, and a step along each coordinate.
+    moved = tuple(
+        torch.stack([x + _STEP if k == i else x for k in range(-1, len(p))])
+        for i, x in enumerate(p)
+    )
+    found = PATTERNS[name](moved, (q[0], q[1], q[2], q[3]), noise)
+    slopes = (found.height[1:] - found.height[0]) / _STEP
+    # A flat pattern has no third coordinate.
+    return torch.stack((found.first[0], found.second[0], *slopes, *slopes[: 3 - len(p)]))
+
+
+def _bumped(place: Place, solid: Tensor, slopes: Vec, bump: Tensor) -> Vec:
+    """The normal, turned by slopes in space or on the surface."""
+    inside = sub(slopes, scale(place.normal, dot(slopes, place.normal)))
+    laid = add(scale(place.along_u, slopes[0]), scale(place.along_v, slopes[1]))
+    x, y, z = (torch.where(solid, a, b) for a, b in zip(inside, laid, strict=True))
+    slope = (x, y, z)
     # Steep joints turn the normal far, but never behind the surface.
     steep = torch.sqrt(1 + dot(slope, slope) * bump * bump * 0.25)
-    normal = unit(sub(place.normal, scale(slope, bump / steep)))
-    return [*_colour(found, colours), *normal]
+    return unit(sub(place.normal, scale(slope, bump / steep)))
 
 
-def _moved(p: Vec, axis: int) -> Vec:
-    x, y, z = (a + _STEP if i == axis else a for i, a in enumerate(p))
-    return x, y, z
+def _noise(fuse: Fuse) -> Noise:
+    if fuse is plain:
+        return smooth
+    fused = fuse(smooth)
 
+    def sampled(p: Point) -> Tensor:
+        # One kernel for all patterns: of lists of places in space.
+        x, y, z = p if len(p) == 3 else (*p, torch.zeros_like(p[0]))
+        return fused((x.flatten(), y.flatten(), z.flatten())).view_as(x)
 
-def _colour(found: Pattern, colours: Tensor) -> list[Tensor]:
-    mixed = []
-    for c in range(3):
-        low, high, top = colours[:, 0, c], colours[:, 1, c], colours[:, 2, c]
-        base = low + (high - low) * found.first
-        mixed.append(base + (top - base) * found.second)
-    return mixed
+    return sampled
 
 
 class _Tables(NamedTuple):
     pattern: Tensor
-    colours: Tensor
-    scale: Tensor
     numbers: Tensor
-    bump: Tensor
-    gloss: Tensor
+    """``(5, textures)``: scale and the pattern's numbers."""
+    looks: Tensor
+    """``(11, textures)``: bump, gloss, and three times red, green, blue."""
 
 
 @cache
 def _tables(device: torch.device) -> _Tables:
     names = list(PATTERNS)
 
-    def table(values: list) -> Tensor:
-        return torch.tensor(values, device=device)
+    def table(rows: list[tuple[float, ...]]) -> Tensor:
+        return torch.tensor(rows, device=device).T.contiguous()
+
+    def look(t: Texture) -> tuple[float, ...]:
+        return t.bump, t.gloss, *(x for c in t.colours.split() for x in _linear(c))
 
     return _Tables(
-        table([names.index(t.pattern) for t in TEXTURES]),
-        table([[_linear(c) for c in t.colours.split()] for t in TEXTURES]),
-        table([t.scale for t in TEXTURES]),
-        table([t.numbers for t in TEXTURES]),
-        table([t.bump for t in TEXTURES]),
-        table([t.gloss for t in TEXTURES]),
+        torch.tensor([names.index(t.pattern) for t in TEXTURES], device=device),
+        table([(t.scale, *t.numbers) for t in TEXTURES]),
+        table([look(t) for t in TEXTURES]),
     )
 
 

@@ -13,7 +13,7 @@ from slotmesh.worlds.render.camera import Camera, camera_of
 from slotmesh.worlds.render.scene import Lens, Scene
 from slotmesh.worlds.render.shapes import HITS
 from slotmesh.worlds.render.threads import spread
-from slotmesh.worlds.render.vec import Vec, add, dot, rotate_back, scale, sub, vec
+from slotmesh.worlds.render.vec import Vec, dot, rotate_back, scale, sub, vec
 
 TILE = 8
 """Side of a tile in pixels."""
@@ -35,14 +35,11 @@ class Visible(NamedTuple):
 class Frames:
     """The camera as every object sees it: scaled and turned into the object's frame.
 
-    All are ``(batch * n, 3)``; the ray ``o + t (f + u r + v d)`` with u, v in [-1, 1] over the
-    image has depth t.
+    The ray ``o + t (f + u r + v d)`` with u, v in [-1, 1] over the image has depth t.
     """
 
-    o: Tensor
-    f: Tensor
-    r: Tensor
-    d: Tensor
+    axes: Tensor
+    """``(batch * n, 4, 3)``: o, f, r and d."""
     shape: Tensor
     """int64 ``(batch * n)``."""
 
@@ -59,7 +56,7 @@ def _look_at(scene: Scene, size: tuple[int, int], lens: Lens) -> Visible:
     n_scenes, n = scene.present.shape
     height, width = size
     camera = camera_of(scene)
-    frames = frames_of(scene, lens)
+    frames = frames_of(scene, camera, lens)
     down, across = -(-height // TILE), -(-width // TILE)
     row, low_x, low_y, wide, count = _boxes(scene, camera, lens, size)
     # By object first: no tile comes twice within an object, so each round writes plainly.
@@ -97,34 +94,24 @@ def cast(frames: Frames, which: Tensor, u: Tensor, v: Tensor) -> Tensor:
     for shape, hit in enumerate(HITS):
         chosen = (kind == shape).nonzero().squeeze(1)
         if len(chosen):
-            obj = which[chosen]
-            a, b = u[chosen], v[chosen]
-            lift = (slice(None), *([None] * (u.ndim - 1)))
-            o, f, r, d = (
-                [x[:, i][lift] for i in range(3)]
-                for x in (frames.o[obj], frames.f[obj], frames.r[obj], frames.d[obj])
-            )
-            ray = [f[i] + a * r[i] + b * d[i] for i in range(3)]
-            t[chosen] = hit((o[0], o[1], o[2]), (ray[0], ray[1], ray[2]))
+            lift = (..., *([None] * (u.ndim - 1)))
+            o, f, r, d = frames.axes[which[chosen]].permute(1, 2, 0)[lift]
+            t[chosen] = hit(o, f + u[chosen] * r + v[chosen] * d)
     return t
 
 
-def frames_of(scene: Scene, lens: Lens) -> Frames:
+def frames_of(scene: Scene, camera: Camera, lens: Lens) -> Frames:
     """The camera of each scene as its objects see it."""
-    camera, inverse = camera_of(scene), 1 / scene.size
-
-    def seen(a: Vec) -> Tensor:
-        parts = scale(rotate_back(scene.rotation, a), inverse)
-        return torch.stack(parts, dim=-1).flatten(0, 1)
-
     eye, right, down, forward = (_per_object(a) for a in camera)
-    return Frames(
-        seen(sub(eye, vec(scene.position))),
-        seen(forward),
-        seen(scale(right, lens.tan_x)),
-        seen(scale(down, lens.tan_y)),
-        scene.shape.flatten(),
+    axes = (
+        sub(eye, vec(scene.position)),
+        forward,
+        scale(right, lens.tan_x),
+        scale(down, lens.tan_y),
     )
+    x, y, z = (torch.stack([a[i].expand_as(scene.size) for a in axes]) for i in range(3))
+    seen = scale(rotate_back(scene.rotation, (x, y, z)), 1 / scene.size)
+    return Frames(torch.stack(seen).flatten(2).permute(2, 1, 0).contiguous(), scene.shape.flatten())
 
 
 def _boxes(
@@ -136,21 +123,19 @@ def _boxes(
         Row of `Frames`, first tile across and down, tiles a row, tiles in all; each
         ``(n * batch)``.
     """
-    eye, right, down, forward = (_per_object(a) for a in camera)
-    centre = sub(vec(scene.position), eye)
-    sides = [scale(vec(scene.rotation[..., :, i]), scene.size) for i in range(3)]
-    us, vs, depths = [], [], []
-    for signs in range(8):
-        corner = centre
-        for i, side in enumerate(sides):
-            corner = sub(corner, side) if signs >> i & 1 else add(corner, side)
-        depths.append(dot(corner, forward))
-        flat = depths[-1].clamp(min=_NEAR)
-        us.append(dot(corner, right) / flat * (1 / lens.tan_x))
-        vs.append(dot(corner, down) / flat * (1 / lens.tan_y))
-    u, v = torch.stack(us), torch.stack(vs)
+    eye, *axes = (torch.stack(a)[:, None, :, None] for a in camera)
+    corner = torch.stack(vec(scene.position))[:, None] - eye
+    for i in range(3):
+        side = torch.stack(scale(vec(scene.rotation[..., :, i]), scene.size))[:, None]
+        corner = torch.cat((corner + side, corner - side), dim=1)
+    # Along the camera's three axes: (3, 8, batch, n).
+    x, y, z = corner[:, None].unbind()
+    parts = torch.stack(axes, dim=1)
+    u, v, depth = dot((x, y, z), (parts[0], parts[1], parts[2]))
+    flat = depth.clamp(min=_NEAR)
+    u, v = u / flat * (1 / lens.tan_x), v / flat * (1 / lens.tan_y)
     # A cube across the camera's plane may be anywhere on the image.
-    crossing = torch.stack(depths).amin(0) < _NEAR
+    crossing = depth.amin(0) < _NEAR
     first, last = [], []
     for at, n in ((u, size[1]), (v, size[0])):
         low, high = at.amin(0), at.amax(0)
