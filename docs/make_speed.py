@@ -1,0 +1,18 @@
+"""Put the results of `slotmesh bench` that are in benchmarks/results into docs/speed.md."""
+
+from pathlib import Path
+
+from slotmesh.experiments.bench.page import filled, save_pictures
+from slotmesh.experiments.bench.results import FOLDER, read_all
+
+
+def main() -> None:
+    docs = Path(__file__).parent
+    results = read_all(docs.parent / FOLDER)
+    page = docs / "speed.md"
+    page.write_text(filled(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+    save_pictures(results, docs)
+
+
+if __name__ == "__main__":
+    main()
