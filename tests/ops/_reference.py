@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from scipy.special import logsumexp
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def generator(seed: int) -> torch.Generator:
@@ -118,11 +119,28 @@ def leaf(x: Tensor) -> Tensor:
 
 
 def close(actual: Any, expected: Any, atol: float, rtol: float = 0.0) -> None:
-    """Equal within ``atol``, NaN nowhere; tensors, arrays or numbers."""
+    """Equal within ``atol``, NaN nowhere; tensors on any device, arrays or numbers."""
     actual, expected = (
-        x.detach() if isinstance(x, Tensor) else torch.from_numpy(np.asarray(x))
+        x.detach().cpu() if isinstance(x, Tensor) else torch.from_numpy(np.asarray(x))
         for x in (actual, expected)
     )
     torch.testing.assert_close(
         actual, expected, atol=atol, rtol=rtol, equal_nan=False, check_dtype=False
     )
+
+
+def operators_of(call: Callable[[], Any]) -> list[str]:
+    """Names of the operators of this library that a call runs."""
+    found: list[str] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func.namespace == "slotmesh":
+                found.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Recorder():
+        call()
+    return found

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linear_sum_assignment
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from slotmesh.ops import assign
+from slotmesh.ops import _kernels, assign
 from slotmesh.ops.assignment import assign_batch
 
-from ._reference import randn
+from ._reference import operators_of, randn
 
 sizes = st.integers(1, 5)
 seeds = st.integers(0, 10**6)
@@ -113,3 +114,17 @@ def test_half_precision_and_gradients_are_no_obstacle():
     partner = assign(cost)
     assert torch.equal(partner, assign(cost.detach().double()))
     assert not partner.requires_grad
+
+
+def test_chosen_solver(monkeypatch):
+    """The kernel on a CUDA device where it fits, else SciPy; only by name on the CPU."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert operators_of(lambda: assign(randn(2, 3, 4, seed=0))) == ["assign"]
+    with FakeTensorMode():  # a device that need not be there, whose values cannot be read
+        small, large = (torch.empty(2, 16, n, device="cuda") for n in (16, 17))
+        monkeypatch.setattr(_kernels, "_HAS_TRITON", True)
+        assert operators_of(lambda: assign(small)) == ["assign_small"]
+        assert operators_of(lambda: assign(large)) == ["assign"]
+        assert operators_of(lambda: assign(small, backend="scipy")) == ["assign"]
+        monkeypatch.setattr(_kernels, "_HAS_TRITON", False)
+        assert operators_of(lambda: assign(small)) == ["assign"]

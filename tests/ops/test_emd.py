@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from slotmesh.ops import emd
+from slotmesh.ops import _kernels, emd
 from slotmesh.ops.emd.pot import emd_batch
 
-from ._reference import close, generator, leaf, masses, problem, randn
+from ._reference import close, generator, leaf, masses, operators_of, problem, randn
 
 sizes = st.integers(1, 6)
 seeds = st.integers(0, 10**6)
@@ -241,3 +242,22 @@ def test_one_marginal_given():
     plan = emd(randn(3, 5, seed=1), a).plan
     close(plan.sum(-1), a, 1e-12)
     close(plan.sum(-2), np.full(5, 2 / 5), 1e-12)
+
+
+def test_chosen_solver(monkeypatch):
+    """The kernel on a CUDA device where it fits, else POT; only by name on the CPU."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert operators_of(lambda: emd(randn(2, 3, 4, seed=0))) == ["emd"]
+    with FakeTensorMode():  # a device that need not be there, whose values cannot be read
+        on_gpu = {
+            m: [torch.empty(2, *shape, device="cuda") for shape in ((m, 50), (m,), (50,))]
+            for m in (32, 33)
+        }
+        monkeypatch.setattr(_kernels, "_HAS_TRITON", True)
+        assert operators_of(lambda: emd(*on_gpu[32])) == ["emd_small"]
+        assert operators_of(lambda: emd(*on_gpu[33])) == ["emd"]
+        assert operators_of(lambda: emd(*on_gpu[32], backend="pot")) == ["emd"]
+        t = emd(*on_gpu[32])
+        assert t.plan.device.type == t.converged.device.type == "cuda"
+        monkeypatch.setattr(_kernels, "_HAS_TRITON", False)
+        assert operators_of(lambda: emd(*on_gpu[32])) == ["emd"]

@@ -10,6 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from slotmesh.ops import assign, set_value_checks
 from slotmesh.ops.assignment import assign_small
 
+from ._kernels import no_waiting
 from ._reference import randn
 
 SIZES = [(1, 1), (1, 5), (5, 1), (2, 3), (4, 4), (7, 5), (9, 16), (16, 16)]
@@ -146,15 +147,21 @@ def test_what_the_kernel_cannot_do(device):
 
 
 @pytest.mark.gpu
-def test_waits_for_nothing(device):
-    if device == "cpu":
-        pytest.skip("there is nothing to wait for on a CPU")
-    cost = randn(4, 5, 6, seed=0).to(device)
-    mask = torch.ones(4, 6, dtype=torch.bool, device=device)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_the_kernel_is_the_default_on_a_gpu_and_waits_for_nothing():
+    cost = randn(4, 5, 6, seed=0).cuda()
+    mask = torch.ones(4, 6, dtype=torch.bool, device="cuda")
     assign(cost, input_mask=mask)  # compiles
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         partner = assign(cost, input_mask=mask)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     check_best(cost[0], partner[0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = assign(cost, input_mask=mask)
+    cost.neg_()
+    graph.replay()
+    check_best(cost[0], captured[0])
+    # SciPy comes by way of the CPU, which waits.
+    for big, backend in ((torch.zeros(3, 17, device="cuda"), "auto"), (cost, "scipy")):
+        with no_waiting(), pytest.raises(RuntimeError, match="synchronizing"):
+            assign(big, backend=backend)

@@ -5,9 +5,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slotmesh import SlotAttention
+from slotmesh.nn import EMD
 from slotmesh.ops import emd, set_value_checks
+from slotmesh.ops._problem import marginal_error
 from slotmesh.ops.emd.triton import emd_small
 
+from ._kernels import no_waiting
 from ._reference import close, randn
 
 SIZES = [(1, 1), (1, 7), (4, 1), (3, 5), (5, 33), (2, 40), (9, 12), (17, 20)]
@@ -119,6 +123,16 @@ def test_all_equal_costs(device, m, n, value):
         assert sorted(t.plan.argmax(-1).tolist()) == list(range(m))
 
 
+def test_copies_of_few_inputs(device):
+    """Copies move together too, whatever is shared already: as many paths as for one of each."""
+    which = torch.randint(6, (3, 1, 120), generator=torch.Generator().manual_seed(1))
+    cost = randn(3, 5, 6, seed=1).gather(-1, which.expand(3, 5, 120))
+    _, a, b = random_problem(3, 5, 120, seed=2)
+    steps = emd_small(*(x.to(device) for x in (cost, a, b)))[3]
+    assert 0 <= int(steps.max()) <= 10
+    check(cost, a, b, device)
+
+
 def test_equal_slots_and_equal_inputs(device):
     slots, inputs = randn(5, 40, seed=3), randn(5, 40, seed=4)
     slots[1:4] = slots[0]
@@ -144,6 +158,7 @@ def test_the_size_of_costs_and_masses_does_not_matter(device, scale):
     close(t.plan.cpu() / scale, expected.plan.cpu(), 1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_masks(device):
     cost, a, b = random_problem(4, 5, 12, seed=8)
     slots, inputs = randn(4, 5, seed=9) > -0.3, randn(4, 12, seed=10) > -0.3
@@ -155,6 +170,8 @@ def test_masks(device):
     for marginals in ((None, None), (a, b)):
         t = check(cost, *marginals, device, slot_mask=slots, input_mask=inputs)
         assert not t.plan.cpu()[padding].any()
+        assert not t.u.cpu()[~slots].any()
+        assert not t.v.cpu()[~inputs].any()
 
 
 def test_no_mass_at_all(device):
@@ -200,7 +217,7 @@ def test_costs_that_are_not_finite_show(device, unchecked, bad):
 def test_several_blocks(device, monkeypatch, columns):
     from slotmesh.ops._triton import solve
 
-    monkeypatch.setattr(solve, "choose", lambda m, n: solve.Case(8, columns, 16, 16, 1, 1, 3))
+    monkeypatch.setattr(solve, "choose", lambda *_: solve.Case(8, columns, 16, 16, 1, 1, 3))
     cost, a, b = random_problem(5, 50, seed=14)
     check(cost, a, b, device)
     cost[3] = cost[2]
@@ -233,6 +250,18 @@ def test_giving_up_is_reported(device, monkeypatch):
     else:
         t = emd(cost.to(device), a.to(device), b.to(device), backend="triton")
     assert not t.converged.any()
+    expected = marginal_error(t.plan.cpu(), a, b)
+    assert (expected > 1e-3).all()
+    close(t.marginal_error, expected, 1e-12)
+
+
+def test_masses_are_brought_to_one_total(device):
+    cost, a, b = (x.to(device) for x in random_problem(2, 4, 9, seed=24))
+    plan, _, _, steps, error = emd_small(cost, a, 1.001 * b)
+    close(plan.sum(-1), a, 1e-12)
+    close(plan.sum(-2), b, 1e-12)
+    assert (steps >= 0).all()
+    assert (error < 1e-12).all()
 
 
 def test_batches(device):
@@ -296,15 +325,63 @@ def test_sizes_of_real_scenes(device, shape):
     check(*random_problem(*shape, seed=22, dtype=F32), device)
 
 
+@pytest.fixture
+def kernel_calls(monkeypatch):
+    """Calls of the kernel, on a GPU only."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine")
+    from slotmesh.ops._triton import solve
+
+    calls, run = [], solve.emd
+    monkeypatch.setattr(solve, "emd", lambda *args: calls.append(args[0].shape) or run(*args))
+    return calls
+
+
 @pytest.mark.gpu
-def test_waits_for_nothing(device):
-    if device == "cpu":
-        pytest.skip("there is nothing to wait for on a CPU")
-    cost, a, b = (x.to(device) for x in random_problem(2, 3, 50, seed=23))
-    emd(cost, a, b)  # compiles
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        t = emd(cost, a, b)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert t.converged.all()
+def test_the_kernel_is_the_default_on_a_gpu_and_waits_for_nothing(kernel_calls):
+    cost, a, b = (x.cuda() for x in random_problem(2, 3, 50, seed=23))
+    mask = torch.ones(2, 50, dtype=torch.bool, device="cuda")
+
+    def run():
+        return emd(cost, a, b), emd(cost, input_mask=mask)
+
+    run()  # compiles
+    with no_waiting():
+        results = run()
+    assert all(t.converged.all() for t in results)
+    assert len(kernel_calls) == 4
+    emd(cost, a, b, backend="pot")
+    emd(torch.rand(1, 33, 40, device="cuda"))
+    assert len(kernel_calls) == 4
+
+
+@pytest.mark.gpu
+def test_inside_a_cuda_graph(kernel_calls):
+    cost, a, b = (x.cuda() for x in random_problem(2, 3, 50, seed=25))
+    expected = emd(cost, a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = emd(cost, a, b)
+    captured.plan.zero_()
+    graph.replay()
+    for x, y in zip(captured, expected, strict=True):
+        assert torch.equal(x, y)
+    # Other costs in the same place.
+    cost.neg_()
+    graph.replay()
+    assert torch.equal(captured.plan, emd(cost, a, b).plan)
+
+
+@pytest.mark.gpu
+def test_slot_attention_waits_for_nothing_and_compiles(kernel_calls):
+    attention = SlotAttention(16, 16, 3, transport=EMD()).cuda()
+    inputs, slots = torch.randn(2, 50, 16).cuda(), torch.randn(2, 3, 16).cuda()
+    attention(inputs, slots).slots.sum().backward()  # compiles
+    with no_waiting():
+        eager = attention(inputs, slots).slots
+        eager.sum().backward()
+    assert len(kernel_calls) == 2 * attention.n_iters
+    torch._dynamo.reset()
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")(inputs, slots).slots
+    close(compiled, eager, 1e-5)
+    compiled.sum().backward()

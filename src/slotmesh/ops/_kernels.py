@@ -3,7 +3,10 @@
 import importlib.util
 import os
 
+import torch
 from torch import Tensor
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -18,16 +21,15 @@ def use_solver(op: str, backend: str, cost: Tensor, most: tuple[int, int], other
         most: Largest m and n that the kernel takes.
         other: The backend that takes everything.
     """
-    # By name only, until they have been timed against the others on a GPU.
-    if backend != "triton":
+    if backend == other or (backend == "auto" and not cost.is_cuda):
         return False
     reason = _unfit(cost, most)
-    if reason is not None:
+    if reason is not None and backend == "triton":
         raise ValueError(
             f"{op}: backend is 'triton', which does not work here: {reason}. "
             f"Use backend='{other}', which takes everything."
         )
-    return True
+    return reason is None
 
 
 def _unfit(cost: Tensor, most: tuple[int, int]) -> str | None:
@@ -37,6 +39,8 @@ def _unfit(cost: Tensor, most: tuple[int, int]) -> str | None:
         return "triton is not installed (pip install triton)"
     if not cost.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         return f"cost is on {cost.device}, and the kernel needs a CUDA device"
+    if cost.dtype not in DTYPES:
+        return f"cost has dtype {cost.dtype}, which the kernel cannot read"
     if m > most[0] or n > most[1]:
         return f"cost is {m} x {n}, and the kernel takes at most {most[0]} x {most[1]}"
     return None

@@ -92,9 +92,9 @@ def assign(
         input_mask: ``(..., n)``, True where an input is real.
         maximize: Make the total as large as possible instead.
         backend: ``"scipy"`` (any size, on the CPU: this waits for a GPU), ``"triton"`` (one kernel
-            on a CUDA device for at most 16 x 16, which waits for nothing), or ``"auto"``, which is
-            ``"scipy"`` so far. Both compute in float64; of equally good matchings they may choose
-            different ones.
+            on a CUDA device for at most 16 x 16, which waits for nothing), or ``"auto"``, the
+            kernel on a CUDA device where the sizes fit, else SciPy. Both compute in float64; of
+            equally good matchings they may choose different ones.
 
     Returns:
         ``(..., m)`` int64, the input of each slot; -1 for padded slots, and for slots left over

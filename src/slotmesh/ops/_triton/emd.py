@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 
 from slotmesh.ops._triton.emd_arcs import bit, move_one, move_tied, scan_pair, scan_row, tied
-from slotmesh.ops._triton.emd_start import spread, start
+from slotmesh.ops._triton.emd_end import complete, misplaced, price
+from slotmesh.ops._triton.emd_start import rescale, spread, start
 from slotmesh.ops._triton.pick import any_of, entry, min_of
 from slotmesh.ops._triton.tile import max_of, sum_of
 
@@ -96,20 +97,23 @@ def paths(reduced, fresh, sources, C: tl.constexpr):
 
 @triton.jit
 def emd_kernel(
-    cost, a, b, plan, own, scratch, u_out, v_out, steps_out, m, n, most, C: tl.constexpr
-):
+    cost, a, b, slot_mask, input_mask, plan, own, even, scratch, u_out, v_out, steps_out, error_out,
+    m, n, most, SLOTS: tl.constexpr, INPUTS: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """Cost (batch, m, n) and masses (batch, m), (batch, n) to a plan and its dual variables.
 
-    ``steps`` is the number of paths, or -1 - this where ``most`` of them were not enough.
+    Masks (batch, m) and (batch, n) are read with SLOTS and INPUTS. ``even`` (batch, n) and the rest
+    up to the results are room to work in. ``steps`` is the number of paths, or -1 - this where
+    ``most`` of them were not enough.
     """
     element = tl.program_id(0).to(tl.int64)
     rows = tl.arange(0, C.M)
-    b += element * n
     own += element * n
-    v_out += element * n
-    data = (cost + element * (m * n), plan + element * (m * n), own, b, m, n)
-    mass = tl.load(a + element * m + rows, mask=rows < m, other=0.0)
+    even += element * n
+    data = (cost + element * (m * n), plan + element * (m * n), own, even, m, n)
+    mass = tl.load(a + element * m + rows, mask=rows < m, other=0.0).to(tl.float64)
     total = sum_of(mass, 0)
+    rescale(b + element * n, total, data, C)
     # Where there is no mass at all, some slot takes part all the same, and gets nothing.
     takes = tl.where(total > 0, mass, tl.where(rows == 0, 1.0, 0.0)) > 0
     size, finite = spread(data, takes, C)
@@ -144,9 +148,15 @@ def emd_kernel(
         sink = min_of(tl.where(lacks & (news == fewest), rows, C.M), 0)
         u += tl.minimum(d, near)
 
-        # How much can go this way: back from the sink to where the path begins.
-        amount = -entry(excess, rows, sink)
-        numbers = tl.full((C.M,), 1, tl.int32)
+        source = sink
+        i = entry(before, rows, source)
+        while i >= 0:
+            source = i
+            i = entry(before, rows, source)
+        # How much can go this way. An arc whose input is too light for that takes others along that
+        # cost the same, or else many copies of one input would go piece by piece.
+        amount = tl.minimum(-entry(excess, rows, sink), entry(excess, rows, source))
+        many = tl.full((C.M,), 0, tl.int32)
         k = sink
         i = entry(before, rows, k)
         while i >= 0:
@@ -154,15 +164,13 @@ def emd_kernel(
             shared = j >= 0
             j = tl.where(shared, j, at(which, i, k, C))
             room = tl.load(data[1] + i * n + j)
-            if (~shared) & (tl.load(own + j) == bit(i)):
-                room_tied, number = tied(i, k, at(least, i, k, C), data, C)
-                room = tl.where(number > 1, room_tied, room)
-                numbers = tl.where(rows == k, number, numbers)
-            amount = tl.minimum(amount, room)
+            if room < amount:
+                whole = tied(i, k, at(least, i, k, C), data, C)
+                whole += tl.where(shared, room, 0.0)
+                many = tl.where(rows == k, tl.where(whole > room, 1, 0), many)
+                amount = tl.minimum(amount, tl.maximum(whole, room))
             k = i
             i = entry(before, rows, k)
-        source = k
-        amount = tl.minimum(amount, entry(excess, rows, source))
         tl.debug_barrier()
 
         cuts = tl.full((C.M,), -1, tl.int32)
@@ -170,11 +178,16 @@ def emd_kernel(
         i = entry(before, rows, k)
         while i >= 0:
             j = at(split, i, k, C)
-            j = tl.where(j >= 0, j, at(which, i, k, C))
-            if entry(numbers, rows, k) > 1:
-                j = move_tied(i, k, at(least, i, k, C), amount, tiny, data, C)
-            else:
-                move_one(i, k, j, amount, data)
+            shared = j >= 0
+            j = tl.where(shared, j, at(which, i, k, C))
+            room = tl.load(data[1] + i * n + j)
+            bulk = (entry(many, rows, k) > 0) & (amount > room)
+            many = tl.where(rows == k, tl.where(bulk, 1, 0), many)
+            if shared | ~bulk:
+                move_one(i, k, j, tl.minimum(amount, room), data)
+            if bulk:
+                rest = amount - tl.where(shared, room, 0.0)
+                j = move_tied(i, k, at(least, i, k, C), rest, tiny, data, C)
             cuts = tl.where(rows == k, j, cuts)
             k = i
             i = entry(before, rows, k)
@@ -190,7 +203,7 @@ def emd_kernel(
             holders = tl.load(own + tl.maximum(j, 0))
             joined = (holders >> rows[:, None]) & (holders >> rows[None, :]) & 1
             split = tl.where((joined > 0) & apart & (j >= 0), j, split)
-            if entry(numbers, rows, k) > 1:
+            if entry(many, rows, k) > 0:
                 row, inputs = scan_row(i, data, C)
                 least = put_row(least, i, row, C)
                 which = put_row(which, i, inputs, C)
@@ -221,16 +234,13 @@ def emd_kernel(
         steps += 1
         going = any_of(excess > tiny, 0) & any_of(excess < -tiny, 0) & (steps < most)
 
-    for s in range((n + C.block - 1) // C.block):
-        cols = s * C.block + tl.arange(0, C.block)
-        inside = (rows < m)[:, None] & (cols < n)[None, :]
-        offsets = rows[:, None] * n + cols[None, :]
-        c = tl.load(data[0] + offsets, mask=inside, other=0.0).to(tl.float64)
-        x = tl.where(takes[:, None], c - u[:, None], float("inf"))
-        v = min_of(x, 0)
-        tl.store(v_out + cols, tl.where(v < float("inf"), v, 0.0), mask=cols < n)
-        if ~finite:
-            tl.store(data[1] + offsets, c * 0.0 + float("nan"), mask=inside)
+    slots = rows < m
+    if SLOTS:
+        slots = tl.load(slot_mask + element * m + rows, mask=rows < m, other=0) != 0
+    u = complete(u, mass > 0, slots, data, C)
+    price(u, mass > 0, slots, input_mask + element * n, v_out + element * n, data, INPUTS, C)
+    error = misplaced(mass, finite, data, C)
     tl.store(u_out + element * m + rows, u, mask=rows < m)
+    tl.store(error_out + element, error / tl.where(total > 0, total, 1.0))
     solved = finite & (max_of(tl.abs(excess), 0) <= LEFT * total)
     tl.store(steps_out + element, tl.where(solved, steps, -1 - steps))

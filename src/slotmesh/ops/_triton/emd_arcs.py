@@ -70,17 +70,15 @@ def scan_row(i, data, C: tl.constexpr):
 
 @triton.jit
 def tied(i, k, least, data, C: tl.constexpr):
-    """Mass and number of the inputs wholly in slot i that all cost ``least`` to move to slot k."""
+    """Mass of the inputs wholly in slot i that all cost ``least`` to move to slot k."""
     cost, plan, own, b, m, n = data
     mass = tl.full((C.strip,), 0.0, tl.float64)
-    count = tl.full((C.strip,), 0, tl.int32)
     for s in range((n + C.strip - 1) // C.strip):
         cols = s * C.strip + tl.arange(0, C.strip)
         d, owners = extra(i, k, cols, data)
         equal = (owners == bit(i)) & (d == least)
         mass += tl.where(equal, tl.load(b + cols, mask=cols < n, other=0.0), 0.0)
-        count += tl.where(equal, 1, 0)
-    return sum_of(mass, 0), sum_of(count, 0)
+    return sum_of(mass, 0)
 
 
 @triton.jit

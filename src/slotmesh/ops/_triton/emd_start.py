@@ -24,6 +24,23 @@ DAMPING = tl.constexpr(0.01)
 
 
 @triton.jit
+def rescale(b, total, data, C: tl.constexpr):
+    """Bring the masses of the inputs to the total of the slots, in float64."""
+    cost, plan, own, even, m, n = data
+    acc = tl.full((C.strip,), 0.0, tl.float64)
+    for s in range((n + C.strip - 1) // C.strip):
+        cols = s * C.strip + tl.arange(0, C.strip)
+        acc += tl.load(b + cols, mask=cols < n, other=0.0).to(tl.float64)
+    given = sum_of(acc, 0)
+    factor = tl.where(given > 0, total / tl.where(given > 0, given, 1.0), 0.0)
+    for s in range((n + C.strip - 1) // C.strip):
+        cols = s * C.strip + tl.arange(0, C.strip)
+        mass = tl.load(b + cols, mask=cols < n, other=0.0).to(tl.float64)
+        tl.store(even + cols, mass * factor, mask=cols < n)
+    tl.debug_barrier()
+
+
+@triton.jit
 def costs(data, cols, takes, C: tl.constexpr):
     """A block (M, N) of costs, 0 where a slot takes no part; float64 only if the costs are."""
     cost, plan, own, b, m, n = data
@@ -92,11 +109,14 @@ def slope(u, inverse, sharpness, data, takes, share, scratch, C: tl.constexpr):
 
 
 @triton.jit
-def eliminate(h, g, C: tl.constexpr):
-    """Solve h x = g by Gauss-Jordan; h (M, M) is positive definite, so no row need be swapped."""
+def eliminate(h, g, m, C: tl.constexpr):
+    """Solve h x = g by Gauss-Jordan; h (M, M) is positive definite, so no row need be swapped.
+
+    Rows from m on are those of the identity.
+    """
     rows = tl.arange(0, C.M)
     diagonal = rows[:, None] == rows[None, :]
-    for k in range(C.M):
+    for k in range(m):
         row = sum_of(tl.where((rows == k)[:, None], h, 0.0), 0)
         column = sum_of(tl.where((rows == k)[None, :], h, 0.0), 1)
         factor = tl.where(rows == k, 0.0, column / entry(column, rows, k))
@@ -125,7 +145,7 @@ def start(data, takes, a, total, size, scratch, C: tl.constexpr):
             own_share = sum_of(common, 1) + DAMPING * tl.minimum(wanted, got) + 1e-7 * wanted
             own_share = tl.where(takes, own_share + 1e-20, 1.0)
             h = tl.where(diagonal, own_share[:, None], -common)
-            x = eliminate(h, wanted - got, C)
+            x = eliminate(h, wanted - got, m, C)
             x = tl.minimum(tl.maximum(x, -LONGEST), LONGEST)
             u += tl.where(takes & (x == x), x / sharpness, 0.0)
         sharpness *= COOLING

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from slotmesh.ops import _checks as checks
 from slotmesh.ops._kernels import use_solver
-from slotmesh.ops._problem import Problem, marginal_error, problem
+from slotmesh.ops._problem import (
+    Problem,
+    check_problem,
+    compute_dtype,
+    marginal_error,
+    marginals,
+    problem,
+)
 from slotmesh.ops.emd.pot import emd_batch
 from slotmesh.ops.emd.triton import MOST, emd_small
 from slotmesh.ops.transport import Transport
@@ -44,8 +51,9 @@ def emd(
         input_mask: ``(..., n)``, True where an input is real.
         backend: ``"pot"`` (network simplex on the CPU, a batch over all cores: this waits for a
             GPU), ``"triton"`` (shortest augmenting paths in one kernel on a CUDA device, for at
-            most 32 slots and 16,384 inputs, which waits for nothing), or ``"auto"``, which is
-            ``"pot"`` so far.
+            most 32 slots and 16,384 inputs, which waits for nothing), or ``"auto"``, the kernel on
+            a CUDA device where the sizes fit, else POT. Of several best plans they may choose
+            different ones.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` with the dual variables as potentials. On a GPU, where
@@ -66,43 +74,89 @@ def emd(
         False
     """
     checks.check_choice("emd", "backend", backend, ("auto", "pot", "triton"))
+    batch = check_problem("emd", cost, a, b, slot_mask, input_mask)
+    task = (cost, a, b, slot_mask, input_mask)
+    if use_solver("emd", backend, cost, MOST, "pot"):
+        plan, u, v, error, optimal = _by_kernel(batch, *task)
+    else:
+        plan, u, v, error, optimal = _by_pot(*task)
+    if checks.can_read_values(optimal) and not bool(optimal.all()):
+        warnings.warn(
+            f"emd: {int((~optimal).sum())} of {optimal.numel()} problems stopped before their "
+            "optimum; their plans are feasible, not exact (see Transport.converged). Rescale very "
+            "uneven costs.",
+            stacklevel=2,
+        )
+    return Transport(
+        plan=plan.to(cost.dtype),
+        u=u,
+        v=v,
+        cost=cost,
+        marginal_error=error,
+        n_iters=torch.zeros(batch, dtype=torch.int64, device=cost.device),
+        converged=optimal,
+    )
+
+
+def _by_kernel(
+    batch: tuple[int, ...],
+    cost: Tensor,
+    a: Tensor | None,
+    b: Tensor | None,
+    slot_mask: Tensor | None,
+    input_mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Plan, u, v, marginal error and whether it is optimal; as few steps as can be before a GPU."""
+    if checks.can_read_values(cost, a, b, slot_mask, input_mask):
+        problem("emd", cost, a, b, slot_mask, input_mask)  # for its errors
+    (m, n), size = cost.shape[-2:], math.prod(batch)
+    slots = None if slot_mask is None else slot_mask.expand(*batch, m)
+    inputs = None if input_mask is None else input_mask.expand(*batch, n)
+    like = cost.new_empty((), dtype=compute_dtype(cost)).expand(*batch, m, n)
+    mass_a, mass_b = marginals("emd", a, b, slots, inputs, like)
+    plan, u, v, steps, error = emd_small(
+        cost.detach().expand(*batch, m, n).reshape(size, m, n),
+        mass_a.detach().reshape(size, m),
+        mass_b.detach().reshape(size, n),
+        None if slots is None else slots.reshape(size, m),
+        None if inputs is None else inputs.reshape(size, n),
+    )
+    return (
+        plan.view(*batch, m, n),
+        u.view(*batch, m),
+        v.view(*batch, n),
+        error.view(batch),
+        (steps >= 0).view(batch),
+    )
+
+
+def _by_pot(
+    cost: Tensor,
+    a: Tensor | None,
+    b: Tensor | None,
+    slot_mask: Tensor | None,
+    input_mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The same, by POT."""
     task = problem("emd", cost, a, b, slot_mask, input_mask)
     mass_a, mass_b = task.a.detach().double(), task.b.detach().double()
     total_b = mass_b.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     mass_b = mass_b * (mass_a.sum(-1, keepdim=True) / total_b)
     batch, (m, n) = task.cost.shape[:-2], task.cost.shape[-2:]
     size = math.prod(batch)
-    flat = task.cost.detach().reshape(size, m, n)
-    masses = mass_a.reshape(size, m), mass_b.reshape(size, n)
-    if use_solver("emd", backend, cost, MOST, "pot"):
-        plan, u, v, steps = emd_small(flat, *masses)
-        optimal = steps >= 0
-    else:
-        plan, u, v, optimal = emd_batch(flat.double(), *masses)
-    if checks.can_read_values(optimal) and not bool(optimal.all()):
-        warnings.warn(
-            f"emd: {int((~optimal).sum())} of {size} problems stopped before their optimum; their "
-            "plans are feasible, not exact (see Transport.converged). Rescale very uneven costs.",
-            stacklevel=2,
-        )
+    flat = task.cost.detach().double().reshape(size, m, n)
+    plan, u, v, optimal = emd_batch(flat, mass_a.reshape(size, m), mass_b.reshape(size, n))
     plan = plan.reshape(*batch, m, n)
     u, v = _complete(task, u.reshape(*batch, m), v.reshape(*batch, n))
     dtype = task.cost.dtype
-    return Transport(
-        plan=plan.to(cost.dtype),
-        u=u.to(dtype),
-        v=v.to(dtype),
-        cost=cost,
-        marginal_error=marginal_error(plan, mass_a, mass_b).to(dtype),
-        n_iters=torch.zeros(batch, dtype=torch.int64, device=cost.device),
-        converged=optimal.reshape(batch),
-    )
+    error = marginal_error(plan, mass_a, mass_b).to(dtype)
+    return plan, u.to(dtype), v.to(dtype), error, optimal.reshape(batch)
 
 
 def _complete(task: Problem, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Give elements that no mass reaches the largest potentials that the costs allow them.
 
-    Solvers leave these elements out; padding gets 0.
+    POT leaves these elements out; padding gets 0.
     """
     cost, a, b = (x.detach().double() for x in (task.cost, task.a, task.b))
     slots = torch.ones_like(a, dtype=torch.bool) if task.slots is None else task.slots
