@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from slotmesh import __version__
-from slotmesh.experiments import data
+from slotmesh.experiments import data, reproduce
+from slotmesh.experiments.bench import Bench, run_bench
 from slotmesh.experiments.demo import Demo, run_demo
 from slotmesh.experiments.evaluate import Evaluate, run_evaluate
 from slotmesh.experiments.export import ExportModel, run_export_model
@@ -27,12 +28,14 @@ COMMANDS: dict[str, Command] = {
     "report": (Report, run_report),
     "export": (ExportModel, run_export_model),
     "figure": (Figure, run_figure),
+    "bench": (Bench, run_bench),
 }
 GROUPS: dict[str, tuple[str, dict[str, Command]]] = {
     "train": (
         "Train an experiment of the paper, or go on with a run that stopped.",
         {name: (kind.settings_type, run_train) for name, kind in TASKS.items()},
     ),
+    "reproduce": ("Measure the paper's tables, and write down the results.", reproduce.COMMANDS),
     "data": ("Look at worlds and datasets, and write them to files.", data.COMMANDS),
 }
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slotmesh.experiments.settings import plain
-from slotmesh.experiments.tasks import TASKS, preset
+from slotmesh.experiments.tasks import TASKS, from_plain, preset
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,5 +36,6 @@ def test_the_table_is_the_results(task: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_results_are_of_the_preset(task: str) -> None:
-    kept = json.loads((ROOT / "results" / "quick" / task / "settings.json").read_text())
-    assert kept == json.loads(json.dumps(plain(preset(task))))
+    path = ROOT / "results" / "quick" / task / "settings.json"
+    # A setting that came later has its default, which is what there was before it.
+    assert from_plain(json.loads(path.read_text()), str(path)) == preset(task)

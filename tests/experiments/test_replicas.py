@@ -24,6 +24,7 @@ from ._jobs import assert_same, change, tiny
 
 VARIANTS = ("SA", "SA-SH", "SA-EMD", "SA-MESH")
 KINDS = [(0, 1.0), (1, 0.1), (2, 0.01)]
+BEYOND = ("model__raw_values", "model__rescale", "model__head")
 # Adding a constant to all slots changes nothing: their gradient is zero up to rounding, and Adam
 # makes steps of full size of it.
 IDLE = ("norm_slots.bias", "slot_marginal.logit.0.bias")
@@ -76,6 +77,8 @@ def test_each_is_the_run_that_it_would_be_by_itself(variant: str) -> None:
         ("SA-SH", {"optim__clip": 0.05, "optim__warmup": 5, "optim__cosine": False}),
         ("SA-EMD", {"data__seed": 3, "model__init": "learned-slots"}),
         ("SA-MESH", {"model__init": "gaussian", "model__implicit": False, "optim__half_life": 7}),
+        ("SA-MESH", {"relative_loss": True, **dict.fromkeys(BEYOND, True), "model__slot_dim": 9}),
+        ("SA-EMD", {"transport__combine": "detached", "transport__approximate": 0.1}),
     ],
 )
 def test_in_double_precision(

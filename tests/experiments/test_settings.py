@@ -36,6 +36,7 @@ WRONG: list[tuple[str, str, list[Any]]] = [
     ("random-objects", "data.dim", [0]),
     ("random-objects", "model.n_iters", [0]),
     ("random-objects", "model.mlp_dim", [0]),
+    ("random-objects", "model.slot_dim", [0, 8]),
     ("random-objects", "optim.lr", [0.0, -1.0, NAN, INF]),
     ("random-objects", "optim.warmup", [-1]),
     ("random-objects", "optim.half_life", [0, -1]),

@@ -30,6 +30,7 @@ TRANSPORTS = [
     lambda: Softmax(eps=1e-6),
     lambda: Sinkhorn(cost="cosine", cost_scale=6.0, mass=18.0, grad="implicit"),
     lambda: EMD(combine="straight_through", marginals="uniform"),
+    lambda: EMD(combine="mean", approximate=0.05),
     lambda: Mesh(lr=5.0, potentials="reuse"),
     lambda: Mesh(objective=LearnedObjective(hidden_dim=4), grad="unroll", n_steps=1),
     lambda: Mesh(objective=SlotSimilarity(alpha=0.5, trainable=False), step=0.1, n_steps=1),
@@ -87,6 +88,7 @@ def test_files_and_configuration(tmp_path):
         "mlp_dim": 10,
         "implicit": False,
         "extra_step": False,
+        "raw_values": False,
         "init": {"kind": "LearnedGaussian"},
         "transport": {
             "kind": "Mesh",

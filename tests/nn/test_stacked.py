@@ -99,10 +99,16 @@ def test_outputs_and_gradients(variant: Callable[..., Any], init: type, implicit
         lambda: Mesh(grad="unroll", objective=SlotSimilarity(), noise=0.0, n_steps=2),
         lambda: Sinkhorn(grad="implicit", marginals="uniform", mass=2.0),
         lambda: EMD(combine="straight_through", marginals="uniform"),
+        lambda: EMD(combine="mean", approximate=0.1),
     ],
 )
 def test_other_settings_of_transports(transport: Callable[[], Any]) -> None:
     assert_same_attention(several(lambda: SlotAttention(6, 5, 3, transport())), inputs(2))
+
+
+def test_raw_values() -> None:
+    modules = several(lambda: SlotAttention(6, 5, 3, Mesh(), raw_values=True))
+    assert_same_attention(modules, inputs(2))
 
 
 @pytest.mark.parametrize("batch", [(), (2, 3), (3, 3)])
@@ -118,8 +124,11 @@ def test_extra_step_trace_and_masks() -> None:
     assert_same_attention(modules, inputs(2), input_mask=mask, trace=True)
 
 
-def test_a_whole_model_and_back() -> None:
-    modules = several(lambda: SetCopier(6, 3, Mesh(), mlp_dim=8))
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_whole_model_and_back(beyond: bool) -> None:
+    options = {"raw_values": beyond, "rescale": beyond, "head": beyond}
+    size = 9 if beyond else None
+    modules = several(lambda: SetCopier(6, 3, Mesh(), mlp_dim=8, slot_dim=size, **options))
     together = stack(modules)
     assert type(together) is SetCopier
     assert together.state_dict().keys() == modules[0].state_dict().keys()
@@ -200,6 +209,7 @@ def test_frozen_and_evaluated_modules_stay_so() -> None:
         (lambda: SlotAttention(6, 5, 3, Softmax(eps=0.0)), "transport of module 1 has eps 0.0"),
         (lambda: SlotAttention(6, 5, 3, Softmax(), mlp_dim=4), r"mlp.1 of module 1 has .* 4"),
         (lambda: SlotAttention(6, 5, 3, Softmax(), init=SharedSlot()), "is a SharedSlot"),
+        (lambda: SlotAttention(6, 5, 3, Softmax(), raw_values=True), "has raw_values True"),
         (lambda: SlotAttention(6, 5, 3, Softmax()).float(), "float32 on cpu, expected"),
         (lambda: nn.Linear(6, 5), "module 1 is a Linear, expected SlotAttention"),
     ],

@@ -5,7 +5,7 @@ Percentages are kept as parts of 1, as the metrics give them; normalised errors 
 
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from slotmesh.experiments.settings import Settings, flag
 from slotmesh.experiments.tasks import preset
@@ -64,12 +64,27 @@ class Row:
         """
         if self.variant is None:
             raise ValueError(f"{self.label} in {self.table} was copied from elsewhere.")
-        settings: Any = preset(self.task, self.variant, start)
-        for name, value in self.changes.items():
-            room, _, last = name.rpartition(".")
-            part = replace(getattr(settings, room), **{last: value})
-            settings = replace(settings, **{room: part})
-        return settings
+        return changed(preset(self.task, self.variant, start), self.changes)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def changed(settings: S, changes: dict[str, Any]) -> S:
+    """Settings with some changed, by their names on the command line without dashes.
+
+    Example:
+        >>> from slotmesh.experiments.paper import changed
+        >>> from slotmesh.experiments.tasks import preset
+        >>> changed(preset("clevrtex"), {"steps": 8, "transport.lr": 2.0}).transport.lr
+        2.0
+    """
+    for name, value in changes.items():
+        room, _, last = name.rpartition(".")
+        if room:
+            last, value = room, replace(getattr(settings, room), **{last: value})
+        settings = replace(settings, **{last: value})
+    return settings
 
 
 def flags(changes: dict[str, Any]) -> list[str]:
@@ -124,6 +139,11 @@ def _kind(settings: Settings) -> tuple[Any, ...]:
         init,
         mine.model.implicit,
         getattr(mine.transport, "objective", None),
+        getattr(mine.transport, "combine", "sum"),
+        getattr(mine.transport, "approximate", None),
+        # No row of the paper has what goes beyond it.
+        *(getattr(mine.model, name, False) for name in ("raw_values", "rescale", "head")),
+        getattr(mine, "relative_loss", False),
         # Only one table has a row for another learning rate of MESH.
         settings.task == "clevrer-s" and lr < usual_lr,
     )

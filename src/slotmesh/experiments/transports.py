@@ -49,7 +49,10 @@ class EMDSettings(SinkhornSettings):
     """SA-EMD: exact transport, with the gradient of a Sinkhorn plan beside it."""
 
     combine: Combine = "sum"
-    """The paper's sum of both plans, or the exact plan with the other's gradient."""
+    """The paper's sum of both plans, their mean, the exact plan with the other's gradient, or the
+    sum without a gradient."""
+    approximate: float | None = None
+    """Temperature of a Sinkhorn plan in place of the exact one; none for the exact one."""
 
     def build(self) -> SlotTransport:
         """The transport with these settings."""

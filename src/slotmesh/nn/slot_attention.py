@@ -57,6 +57,8 @@ class SlotAttention(
             call get no gradient then; a learned initialiser gets it straight through.
         extra_step: With ``implicit``, take the differentiated iteration in addition to ``n_iters``
             instead of as the last of them.
+        raw_values: Make values of the inputs as they come, not normalised, so that slots can keep
+            their mean and norm. Keys and marginals see normalised inputs all the same.
 
     Example:
         >>> import torch
@@ -80,6 +82,7 @@ class SlotAttention(
         init: SlotInitializer | None = None,
         implicit: bool = False,
         extra_step: bool = False,
+        raw_values: bool = False,
     ) -> None:
         super().__init__()
         transport = Mesh() if transport is None else transport
@@ -106,6 +109,7 @@ class SlotAttention(
         self.n_iters = n_iters
         self.implicit = implicit
         self.extra_step = extra_step
+        self.raw_values = raw_values
         # A saved model says what it is made of, also where that was the default.
         config: Any = self._hub_mixin_config  # pyright: ignore
         config.update(transport=transport.to_config(), init=init.to_config(), mlp_dim=mlp_dim)
@@ -153,7 +157,7 @@ class SlotAttention(
         """
         start, m = self._start(inputs, slots, n_slots, input_mask, slot_mask, generator)
         x = self.norm_inputs(inputs)
-        keys, values = self.to_key(x), self.to_value(x)
+        keys, values = self.to_key(x), self.to_value(inputs if self.raw_values else x)
         scene = self.transport.begin(
             x, m, slot_mask=slot_mask, input_mask=input_mask, generator=generator
         )

@@ -68,6 +68,8 @@ class Together:
         """All of them, with weights ``(R, ...)``."""
         self._update = Update(self.model, len(models), settings.optim.clip)
         self._batches = Batches(self.experiments, self.device)
+        scales = [made.loss_scale for made in self.experiments]
+        self._scale = torch.tensor(scales, device=self.device, dtype=torch.get_default_dtype())
         self._noise = StackedGenerator(self.device, self._seeds(0))
         self._first = torch.zeros((), dtype=torch.int64, device=self.device)
         self._now = torch.zeros_like(self._first)
@@ -146,7 +148,7 @@ class Together:
         """One step: reads and changes tensors that stay where they are, and waits for nothing."""
         row = self._now - self._first
         inputs, targets = self._batches.at(row)
-        loss = losses_of(self.model(inputs, generator=self._noise).slots, targets)
+        loss = losses_of(self.model(inputs, generator=self._noise).slots, targets) * self._scale
         # Each replica's weights are in its own loss only.
         grads = torch.autograd.grad(loss.sum(), self._update.parameters, materialize_grads=True)
         known = self._update(loss.detach(), grads, self._now)

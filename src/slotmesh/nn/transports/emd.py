@@ -2,13 +2,17 @@
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from slotmesh.nn.transports.base import MarginalKind, OptimalTransport, Scene
 from slotmesh.ops import CostKind, Transport, emd, sinkhorn
 from slotmesh.ops import _checks as checks
 
-Combine = Literal["sum", "straight_through"]
+Combine = Literal["sum", "mean", "straight_through", "detached"]
+
+# Temperatures on the way down to a plan that stands in for the exact one, iterations at each.
+_COOLING = (10, 20)
 
 
 class EMD(OptimalTransport):
@@ -16,8 +20,12 @@ class EMD(OptimalTransport):
 
     Args:
         combine: ``"sum"``, the paper's ``emd(C) + sinkhorn(C)``: twice the mass, gradients through
-            the Sinkhorn plan. ``"straight_through"``: the exact plan alone, with the gradient of
-            the Sinkhorn plan.
+            the Sinkhorn plan. ``"mean"``: half of it, so that mass is kept. ``"straight_through"``:
+            the exact plan alone, with the gradient of the Sinkhorn plan. ``"detached"``: the sum
+            without its gradient, so that nothing learns where to look.
+        approximate: Temperature of a Sinkhorn plan that takes the place of the exact one, to see
+            what exactness is worth: the other plan, cooled down in 10 stages of 20 iterations.
+            None for the exact plan.
         cost: As for :class:`Sinkhorn`, like the rest.
         cost_scale: Factor of the cost.
         n_iters: Sinkhorn iterations of the plan that gives the gradient.
@@ -38,6 +46,7 @@ class EMD(OptimalTransport):
         self,
         *,
         combine: Combine = "sum",
+        approximate: float | None = None,
         cost: CostKind = "l2",
         cost_scale: float = 1.0,
         n_iters: int = 5,
@@ -53,8 +62,12 @@ class EMD(OptimalTransport):
             marginals=marginals,
             mass=mass,
         )
-        checks.check_choice("EMD", "combine", combine, ("sum", "straight_through"))
+        known = ("sum", "mean", "straight_through", "detached")
+        checks.check_choice("EMD", "combine", combine, known)
+        if approximate is not None:
+            checks.check_real("EMD", "approximate", approximate, positive=True)
         self.combine: Combine = combine
+        self.approximate = approximate
 
     def forward(
         self, queries: Tensor, keys: Tensor, slots: Tensor, scene: Scene
@@ -70,7 +83,34 @@ class EMD(OptimalTransport):
             slot_mask=scene.slot_mask,
             input_mask=scene.input_mask,
         )
-        exact = emd(cost, a, scene.b, slot_mask=scene.slot_mask, input_mask=scene.input_mask)
-        if self.combine == "sum":
-            return exact.plan + soft.plan, exact
-        return soft.plan + (exact.plan - soft.plan).detach(), exact
+        if self.approximate is None:
+            hard = emd(cost, a, scene.b, slot_mask=scene.slot_mask, input_mask=scene.input_mask)
+        else:
+            hard = self._cooled(cost, a, scene, soft, self.approximate)
+        if self.combine == "straight_through":
+            return soft.plan + (hard.plan - soft.plan).detach(), hard
+        both = hard.plan + soft.plan
+        if self.combine == "mean":
+            return both / 2, hard
+        return both.detach() if self.combine == "detached" else both, hard
+
+    @torch.no_grad()
+    def _cooled(
+        self, cost: Tensor, a: Tensor | None, scene: Scene, plan: Transport, end: float
+    ) -> Transport:
+        """A plan of low temperature; from zero potentials it would take thousands of iterations."""
+        stages, n_iters = _COOLING
+        ratio = (end / self.temperature) ** (1 / stages)
+        for i in range(stages):
+            plan = sinkhorn(
+                cost,
+                a,
+                scene.b,
+                n_iters=n_iters,
+                temperature=self.temperature * ratio ** (i + 1),
+                # Potentials are in units of the temperature.
+                init=(plan.u / ratio, plan.v),
+                slot_mask=scene.slot_mask,
+                input_mask=scene.input_mask,
+            )
+        return plan

@@ -1,0 +1,53 @@
+"""``slotmesh reproduce results``: the page about everything that is measured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from slotmesh.experiments.paper import TABLES
+from slotmesh.experiments.reproduce.page.paper import unmeasured
+from slotmesh.experiments.reproduce.page.table1 import table1_section
+from slotmesh.report.page import write_whole
+
+MEASURED: dict[str, Callable[[str, Path], list[str]]] = {"Table 1": table1_section}
+"""The section of each table of the paper that is measured: lines, of its name and the results."""
+MORE: tuple[Callable[[Path], list[str]], ...] = ()
+"""Sections that are in no table of the paper."""
+
+_HEAD = """# Results
+
+What was measured with slotmesh, beside what the paper reports. This page is made from the files in
+`results/` by `slotmesh reproduce results`; the tests check that it is up to date. A run whose loss,
+gradient or error became not finite has failed: it counts as worse than any other.
+"""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Write the page about everything that is measured, beside the paper's numbers."""
+
+    results: Path = Path("results")
+    """Folder with the measurements."""
+    out: Path = Path("RESULTS.md")
+    """The page; it is replaced if it is there."""
+
+
+def run_results(settings: Results, console: Console | None = None) -> Path:
+    """Write the page and return its path."""
+    console = Console() if console is None else console
+    write_whole(settings.out, render(settings.results))
+    console.print(f"Page: [bold]{escape(str(settings.out))}[/bold]", soft_wrap=True)
+    return settings.out
+
+
+def render(results: Path) -> str:
+    """The page, from a folder of measurements; what is missing there is said."""
+    lines = [_HEAD]
+    for table in TABLES:
+        lines += MEASURED.get(table, unmeasured)(table, results)
+    for section in MORE:
+        lines += section(results)
+    return "\n".join(lines).rstrip() + "\n"
