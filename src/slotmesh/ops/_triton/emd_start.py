@@ -21,6 +21,9 @@ COOLING = tl.constexpr(4.0)
 LONGEST = tl.constexpr(3.0)
 # Keeps the Hessian from being singular, as a share of a slot's mass.
 DAMPING = tl.constexpr(0.01)
+# Where a slot was off by this share of all mass, another step is taken, up to so many.
+OFF = tl.constexpr(0.05)
+MOST_STEPS = tl.constexpr(6)
 
 
 @triton.jit
@@ -139,7 +142,9 @@ def start(data, takes, a, total, size, scratch, C: tl.constexpr):
     u = tl.full((C.M,), 0.0, tl.float32)
     sharpness = sum_of(wanted, 0) * 0.0 + 1.0
     for _ in range(C.temperatures):
-        for _ in range(C.steps):
+        taken = tl.program_id(0) * 0
+        going = taken < C.steps
+        while going:
             got, common = slope(u, inverse, sharpness, data, takes, share, scratch, C)
             common = tl.where(diagonal, 0.0, common)
             own_share = sum_of(common, 1) + DAMPING * tl.minimum(wanted, got) + 1e-7 * wanted
@@ -148,6 +153,9 @@ def start(data, takes, a, total, size, scratch, C: tl.constexpr):
             x = eliminate(h, wanted - got, m, C)
             x = tl.minimum(tl.maximum(x, -LONGEST), LONGEST)
             u += tl.where(takes & (x == x), x / sharpness, 0.0)
+            taken += 1
+            off = any_of(tl.abs(wanted - got) > OFF, 0)
+            going = (taken < C.steps) | (off & (taken < MOST_STEPS))
         sharpness *= COOLING
     far = u.to(tl.float64) * size
     return tl.where(takes & (tl.abs(far) < float("inf")), far, 0.0)
