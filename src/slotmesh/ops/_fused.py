@@ -15,8 +15,8 @@ from slotmesh.ops import _checks as checks
 from slotmesh.ops._problem import check_problem, marginals, problem
 from slotmesh.ops._typed import custom_op
 
-Backend = Literal["auto", "torch", "triton"]
-BACKENDS: tuple[Backend, ...] = ("auto", "torch", "triton")
+Backend = Literal["auto", "torch", "triton", "cpu"]
+BACKENDS: tuple[Backend, ...] = ("auto", "torch", "triton", "cpu")
 
 MOST_SLOTS, MOST_INPUTS = 64, 65_536
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -33,7 +33,7 @@ def use_kernel(op: str, backend: Backend, cost: Tensor, beyond: str | None) -> b
         cost: ``(..., m, n)``, checked to be a matrix.
         beyond: An option in use that only the torch path knows, in words, or None.
     """
-    if backend == "torch" or (backend == "auto" and not cost.is_cuda):
+    if backend in ("torch", "cpu") or (backend == "auto" and not cost.is_cuda):
         return False
     reason = beyond or _unfit(cost)
     if reason is not None and backend == "triton":

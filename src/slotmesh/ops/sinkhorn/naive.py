@@ -22,9 +22,13 @@ class Potentials(NamedTuple):
 
 def start(problem: Problem, u: Tensor | None) -> Tensor:
     """The slots' first potentials: given or zero; -inf for padded slots, which take no part."""
-    first = torch.zeros_like(problem.a) if u is None else u.to(problem.a.dtype)
-    first = first.expand_as(problem.a)
-    return first if problem.slots is None else torch.where(problem.slots, first, -torch.inf)
+    return first_potentials(problem.a, problem.slots, u)
+
+
+def first_potentials(a: Tensor, slots: Tensor | None, u: Tensor | None) -> Tensor:
+    """As :func:`start`, for masses and a mask (*batch, m)."""
+    first = torch.zeros_like(a) if u is None else u.to(a.dtype).expand_as(a)
+    return first if slots is None else torch.where(slots, first, -torch.inf)
 
 
 def scale_inputs(log_kernel: Tensor, log_b: Tensor, u: Tensor) -> Tensor:
@@ -74,6 +78,15 @@ def iterate(
         u = torch.where(done.unsqueeze(-1), u, scale_slots(log_kernel, log_a, v))
         count = count + (~done).to(count.dtype)
     return Potentials(u, v, count)
+
+
+def solve(
+    task: Problem, cost: Tensor, temperature: float | Tensor, u: Tensor | None, n_iters: int
+) -> tuple[Tensor, Potentials]:
+    """Plan and potentials of another cost (*batch, m, n) for the masses of ``task``."""
+    log_kernel = -cost / temperature
+    potentials = iterate(log_kernel, task, start(task, u), n_iters)
+    return plan_of(log_kernel, task.a, potentials.v), potentials
 
 
 def plan_of(log_kernel: Tensor, a: Tensor, v: Tensor) -> Tensor:
