@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group dev --editable .
 	@touch $@
 
-demo: $(READY) ## See MESH break a tie, and SA against SA-MESH trained live
+demo: $(READY) ## See MESH break a tie, learn live, and find objects
 	$(BIN)/slotmesh demo
 
 test: $(READY) ## Run the tests, with the coverage of ops and nn

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from slotmesh.experiments.demo import Demo, run_demo
+from slotmesh.cli import main
+from slotmesh.experiments.demo import Demo, run_demo, scenes
+
+from .test_demo_scenes import put_weights
 
 
 class Outside(HTMLParser):
@@ -30,16 +33,18 @@ class Outside(HTMLParser):
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Path]:
     screen = io.StringIO()
     out = tmp_path_factory.mktemp("demo")
-    page = run_demo(Demo(out=out, steps=3), Console(file=screen, width=80))
+    weights = put_weights(tmp_path_factory.mktemp("checkpoints"))
+    page = run_demo(Demo(out, steps=3, checkpoints=weights), Console(file=screen, width=80))
     return screen.getvalue(), page.read_text(encoding="utf-8"), out
 
 
 def test_table_fits_80_columns(demo: tuple[str, str, Path]) -> None:
     screen, _, _ = demo
-    lines = screen.splitlines()
-    table = lines[next(i for i, line in enumerate(lines) if line.startswith("A tie")) :]
-    assert max(len(line) for line in table if line[:1] in "┏┃┡│└") <= 80
-    rows = {line.split()[1]: line for line in screen.splitlines() if line.startswith("│ SA")}
+    _, _, tables = screen.partition("A tie")
+    ties, _, found = tables.partition("Objects found in 64 fresh scenes")
+    assert max(len(line) for line in tables.splitlines() if line[:1] in "┏┃┡│└") <= 80
+    assert [line.split()[1] for line in found.splitlines() if line[:1] == "│"] == ["SA", "SA-MESH"]
+    rows = {line.split()[1]: line for line in ties.splitlines() if line.startswith("│ SA")}
     assert {name: "yes" in row for name, row in rows.items()} == {
         "SA": False,
         "SA-SH": False,
@@ -53,9 +58,9 @@ def test_page_needs_no_other_file(demo: tuple[str, str, Path]) -> None:
     outside = Outside()
     outside.feed(page)
     assert outside.found == ["report.html"]
-    assert outside.images == 3
+    assert outside.images == 4
     assert not re.search(r"url\(|@import|<script", page)
-    assert {file.name for file in out.iterdir()} == {"index.html", "report.html", "runs"}
+    assert {file.name for file in out.iterdir()} == {"index.html", "report.html", "runs", "scenes"}
 
 
 def test_page_shows_the_numbers_of_the_table(demo: tuple[str, str, Path]) -> None:
@@ -65,3 +70,34 @@ def test_page_shows_the_numbers_of_the_table(demo: tuple[str, str, Path]) -> Non
     assert len(errors) == 2
     for error in errors:
         assert error in page
+    numbers = re.findall(r"│ SA(?:-MESH)? +│ +(\d+\.\d) +│ +(\d+\.\d) +│ +12 steps", screen)
+    assert len(numbers) == 2
+    for ari, miou in numbers:
+        assert f"<td>{ari}</td>" in page
+        assert f"<td>{miou}</td>" in page
+
+
+def test_without_weights_it_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scenes, "_HERE", Path("not-there"))
+    screen = io.StringIO()
+    page = run_demo(Demo(tmp_path, steps=2), Console(file=screen, width=80))
+    for said in (screen.getvalue(), page.read_text(encoding="utf-8")):
+        assert "slotmesh reproduce multi-dsprites" in " ".join(said.split())
+    told = screen.getvalue().partition("There are no")[2].partition("Page:")[0].splitlines()
+    assert len(told) > 1
+    assert max(map(len, told)) <= 80
+    assert "Objects found" not in screen.getvalue()
+    assert not (tmp_path / "scenes").exists()
+
+
+def test_a_folder_without_weights_is_known_before_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--checkpoints", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        main(["demo", *where])
+    said = capsys.readouterr().err
+    assert "expected a folder with multi-dsprites-sa and multi-dsprites-sa-mesh" in said
+    assert not (tmp_path / "out").exists()

@@ -29,7 +29,7 @@ from slotmesh.experiments.reproduce import (
 from slotmesh.experiments.reproduce.choice import CANDIDATES, chosen, score, settings_of
 from slotmesh.experiments.reproduce.emd_study import PARTS
 from slotmesh.experiments.reproduce.record import SIGMAS, Record, read, summarise, write
-from slotmesh.experiments.reproduce.rows import base, beyond, papers
+from slotmesh.experiments.reproduce.rows import BEYOND, BEYOND_MESH, base, beyond, papers
 from slotmesh.experiments.tasks import experiment
 from slotmesh.experiments.training.stream import EvalBatches
 
@@ -62,7 +62,7 @@ def said(console: Console) -> str:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record], str]:
     folder, console = tmp_path_factory.mktemp("table1"), quiet()
     torch.set_num_threads(1)
-    settings = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA", "SA-MESH"))
+    settings = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA-SH", "SA-MESH"))
     return folder, run_table1(settings, console), said(console)
 
 
@@ -77,8 +77,9 @@ def test_a_cell_is_the_run_that_it_stands_for(measured: tuple[Path, list[Record]
         for run in (one.runs[1], one.runs[4]):
             own = replace(start, seed=run.seed, data=replace(start.data, sigma=run.sigma))
             assert run.errors[-1] == pytest.approx(error_alone(own), rel=1e-3)
-            # The rate is constant here, so a shorter run is the beginning of a longer one.
-            assert run.errors[1] == pytest.approx(error_alone(replace(own, steps=4)), rel=1e-3)
+            # Where the rate is constant, a shorter run is the beginning of a longer one.
+            if not own.optim.cosine:
+                assert run.errors[1] == pytest.approx(error_alone(replace(own, steps=4)), rel=1e-3)
 
 
 def error_alone(settings: Any) -> float:
@@ -97,7 +98,10 @@ def test_the_files_hold_what_was_measured_and_how(
     measured: tuple[Path, list[Record], str],
 ) -> None:
     folder, records, _ = measured
-    assert sorted(path.name for path in (folder / "out").iterdir()) == ["SA-MESH.json", "SA.json"]
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [
+        "SA-MESH.json",
+        "SA-SH.json",
+    ]
     for one in records:
         path = folder / "out" / f"{one.variant}.json"
         assert read(path) == one
@@ -132,12 +136,12 @@ def test_it_says_what_it_does(measured: tuple[Path, list[Record], str]) -> None:
 def test_what_is_measured_stays(measured: tuple[Path, list[Record], str]) -> None:
     folder, records, _ = measured
     console = quiet()
-    asked = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA",), device="auto")
+    asked = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA-SH",), device="auto")
     assert run_table1(asked, console) == records[:1]
-    assert "SA is measured" in said(console)
+    assert "SA-SH is measured" in said(console)
     for changes, why in (
-        ({"steps": 9}, "SA.json has --steps 8, but 9 came"),
-        ({"first_seed": 4}, r"SA.json has the seeds \[3, 4\] on test sets, but \[4, 5\]"),
+        ({"steps": 9}, "SA-SH.json has --steps 8, but 9 came"),
+        ({"first_seed": 4}, r"SA-SH.json has the seeds \[3, 4\] on test sets, but \[4, 5\]"),
         ({"beyond": True}, "has --model.mlp-dim 64, but 256 came"),
     ):
         with pytest.raises(ValueError, match=why):
@@ -146,10 +150,10 @@ def test_what_is_measured_stays(measured: tuple[Path, list[Record], str]) -> Non
 
 def test_overwriting_measures_again(measured: tuple[Path, list[Record], str]) -> None:
     folder, records, _ = measured
-    path = folder / "out" / "SA.json"
+    path = folder / "out" / "SA-SH.json"
     before = path.read_text()
     write(path, replace(records[0], seconds=1e6))
-    asked = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA",), overwrite=True)
+    asked = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA-SH",), overwrite=True)
     [again] = run_table1(asked, quiet())
     path.write_text(before)
     assert again.runs == records[0].runs
@@ -167,7 +171,7 @@ def test_what_was_stopped_goes_on(
     measured: tuple[Path, list[Record], str],
     killed_at: int,
 ) -> None:
-    asked = tiny(Table1, tmp_path, seeds=2, first_seed=3, variants=("SA",))
+    asked = tiny(Table1, tmp_path, seeds=2, first_seed=3, variants=("SA-SH",))
     old, heard = group.judge_together, []
 
     def judge(*args: Any, **given: Any) -> Any:
@@ -179,16 +183,16 @@ def test_what_was_stopped_goes_on(
     monkeypatch.setattr(group, "judge_together", judge)
     with pytest.raises(Killed):
         run_table1(asked, quiet())
-    assert not (tmp_path / "out" / "SA.json").exists()
+    assert not (tmp_path / "out" / "SA-SH.json").exists()
     [found] = run_table1(asked, quiet())
     # All four evaluations, and the one that was cut short.
     assert len(heard) == 5
     assert found.runs == measured[1][0].runs
-    (tmp_path / "out" / "SA.json").unlink()
+    (tmp_path / "out" / "SA-SH.json").unlink()
     assert run_table1(asked, quiet()) == [found]
     assert len(heard) == 5
-    (tmp_path / "out" / "SA.json").unlink()
-    (tmp_path / "runs" / "out" / "SA" / "errors.json").unlink()
+    (tmp_path / "out" / "SA-SH.json").unlink()
+    (tmp_path / "runs" / "out" / "SA-SH" / "errors.json").unlink()
     with pytest.raises(ValueError, match=r"holds a checkpoint, but no errors of step 2. Remove"):
         run_table1(asked, quiet())
 
@@ -310,17 +314,9 @@ def test_parts_of_emd(tmp_path: Path) -> None:
 def test_beyond_is_the_same_for_all_and_no_row_of_the_paper(tmp_path: Path) -> None:
     for variant in ("SA", "SA-SH", "SA-EMD", "SA-MESH"):
         usual, other = jobs.shared(base(variant)), jobs.shared(beyond(variant))
-        differ = {name for name in usual if usual[name] != other[name]}
-        assert differ - {"transport.lr"} == {
-            "model.raw_values",
-            "model.rescale",
-            "model.head",
-            "model.slot_dim",
-            "model.mlp_dim",
-            "optim.lr",
-            "optim.cosine",
-            "relative_loss",
-        }
+        own = BEYOND_MESH if variant == "SA-MESH" else {}
+        assert other == usual | BEYOND | own
+        assert BEYOND.keys() <= usual.keys()
         assert row_of(base(variant)) is not None
         assert row_of(beyond(variant)) is None
     [found] = run_table1(tiny(Table1, tmp_path, variants=("SA-SH",), beyond=True), quiet())

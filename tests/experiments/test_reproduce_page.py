@@ -51,7 +51,8 @@ def test_without_results_every_row_is_not_measured(tmp_path: Path) -> None:
         else:
             name = f"{one.label}, {one.task}" if one.table == "Table 5" else one.label
             assert "not measured yet" in row(text, name)
-            assert f"slotmesh train {one.task}" in row(text, name)[-1]
+            verb = "reproduce" if one.table == "Table 3" else "train"
+            assert f"slotmesh {verb} {one.task}" in row(text, name)[-1]
     assert "0.2162" in section(page, "### Beyond the paper")
     assert " s in all" not in page
 
@@ -60,7 +61,8 @@ def test_without_results_every_row_is_not_measured(tmp_path: Path) -> None:
 def whole(tmp_path: Path) -> Path:
     """All that Table 1 can have, with one row that failed."""
     folder = tmp_path / "table1"
-    put(folder, "SA", "SA", (0.44, 0.51, 0.65))
+    first = changed(base("SA"), CANDIDATES["SA"]["1e-3-constant"])
+    put(folder, "SA", "SA", (0.44, 0.51, 0.65), settings=first)
     other = changed(base("SA-SH"), CANDIDATES["SA-SH"]["3e-3-cosine"])
     put(folder, "SA-SH", "SA-SH", (0.27, 0.32, 0.41), settings=other)
     put(folder, "SA-EMD", "SA-EMD", (0.23, 0.52, None))
@@ -134,11 +136,24 @@ def test_the_parts_of_emd_and_what_is_beyond(whole: Path) -> None:
     assert "--model.raw-values --model.rescale --model.head --model.slot-dim 64" in text
 
 
+def test_the_part_that_decides_is_named(whole: Path) -> None:
+    assert "largest change" not in render(whole), "the whole of it failed"
+    folder = whole / "table1"
+    put(folder, "SA-EMD", "SA-EMD", (0.23, 0.52, 0.25))
+    settings = changed(base("SA-EMD"), PARTS["mean"][0])
+    put(folder / "emd-study", "mean", "SA-EMD", (0.2, 0.5, 0.8), settings=settings)
+    said = "of **mean**: an error of 0.800 instead of 0.250 (approximate 0.600, straight-through"
+    assert said in render(whole)
+    assert "The paper's 1.04 is not reached" in render(whole)
+    put(folder / "emd-study", "mean", "SA-EMD", (0.2, 0.5, 1.0), settings=settings)
+    assert "is not reached" not in render(whole)
+
+
 def test_a_section_can_be_added(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(command.MEASURED, "Table 3", lambda table, results: [f"## {table}", "new"])
+    monkeypatch.setitem(command.MEASURED, "Table 4", lambda table, results: [f"## {table}", "new"])
     monkeypatch.setattr(command, "MORE", (lambda results: ["## More", results.name],))
     page = render(whole)
-    assert "## Table 3\nnew\n## Table 4" in page
+    assert "## Table 4\nnew\n## Table 5" in page
     assert page.endswith(f"## More\n{whole.name}\n")
 
 

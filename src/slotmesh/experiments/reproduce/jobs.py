@@ -39,7 +39,7 @@ _NOT_SHARED = (
     "data.val_size",
 )
 # Flags that a recorded command leaves out: places, and settings that presets have by then.
-_NOT_SAID = ("out", "runs", "overwrite", "device", "choice")
+_NOT_SAID = ("out", "runs", "checkpoints", "overwrite", "device", "choice")
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ def shared(settings: RandomObjectsSettings) -> dict[str, Any]:
     }
 
 
-def command_of(command: str, effort: Effort, only: dict[str, Any]) -> str:
-    """What to type to measure one group."""
+def command_of(command: str, effort: Any, only: dict[str, Any]) -> str:
+    """What to type to measure one group: what differs from the defaults, but no places."""
     usual = type(effort)()
     said = {
         field.name: getattr(effort, field.name)

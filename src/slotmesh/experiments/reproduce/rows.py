@@ -26,7 +26,8 @@ BEYOND: dict[str, Any] = {
     "relative_loss": True,
 }
 """What is changed in every row alike to go beyond the paper."""
-_BEYOND_MESH = {"transport.lr": 3.0, "transport.potentials": "detach"}
+BEYOND_MESH: dict[str, Any] = {"transport.lr": 3.0, "transport.potentials": "detach"}
+"""What is changed in SA-MESH besides."""
 
 
 def base(variant: str) -> RandomObjectsSettings:
@@ -36,7 +37,7 @@ def base(variant: str) -> RandomObjectsSettings:
 
 def beyond(variant: str) -> RandomObjectsSettings:
     """The settings of a row beyond the paper."""
-    changes = BEYOND | (_BEYOND_MESH if variant == "SA-MESH" else {})
+    changes = BEYOND | (BEYOND_MESH if variant == "SA-MESH" else {})
     return changed(base(variant), changes)
 
 

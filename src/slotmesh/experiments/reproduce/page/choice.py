@@ -37,7 +37,7 @@ def choice_section(folder: Path, rows: dict[str, Record]) -> list[str]:
             table.append([f"{variant}, {name}", *cells(found.get(name)), taken])
         records += found.values()
         lines += _kept(variant, rows.get(variant), found.get(best or ""))
-    return [*lines, *grid(["", *sigmas(), ""], table), *measured(records)]
+    return [*lines, *grid(["", *sigmas(), ""], table), *measured(records, shared=True)]
 
 
 def _kept(variant: str, row: Record | None, best: Record | None) -> list[str]:

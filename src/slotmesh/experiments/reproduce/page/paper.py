@@ -19,10 +19,7 @@ def unmeasured(table: str, results: Path) -> list[str]:
         [
             f"{row.label}, {row.task}" if several else row.label,
             *(_as_printed(m, *row.results[m]) if m in row.results else "—" for m in metrics),
-            "copied by the paper" if row.args is None else "not measured yet",
-            ""
-            if row.args is None
-            else f"`{shlex.join(['slotmesh', 'train', row.task, *row.args])}`",
+            *_ours(row),
         ]
         for row in rows
     ]

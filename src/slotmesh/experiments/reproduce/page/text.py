@@ -6,6 +6,7 @@ from typing import Any
 from slotmesh.experiments.reproduce.record import SIGMAS, Record
 
 MISSING = "not measured yet"
+SHARED = "These rows were measured at once on one GPU, where each is slower than alone."
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -78,8 +79,8 @@ def in_words(settings: dict[str, Any]) -> str:
     return "; ".join(said)
 
 
-def measured(records: Sequence[Record]) -> list[str]:
-    """What it was measured with: a row for each record."""
+def measured(records: Sequence[Record], *, shared: bool = False) -> list[str]:
+    """What it was measured with: a row for each record; those may have shared a GPU."""
     if not records:
         return []
     rows = [
@@ -97,4 +98,5 @@ def measured(records: Sequence[Record]) -> list[str]:
     ]
     head = ["", "settings", "seeds", "steps", "error on", "device", "time", "command"]
     total = minutes(sum(record.seconds for record in records))
-    return [*grid(head, rows), f"Time is that of all runs of a row together; {total} in all.", ""]
+    said = f"Time is that of all runs of a row together; {total} in all."
+    return [*grid(head, rows), said, *([SHARED] if shared else []), ""]

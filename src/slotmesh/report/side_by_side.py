@@ -1,0 +1,131 @@
+"""What several models find in the same scenes, in the colours of the true objects."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from matplotlib.colors import to_rgb
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from slotmesh.ops import assign
+from slotmesh.report.figures import COLOURS
+from slotmesh.report.pictures import (
+    _INK,
+    _MARGIN,
+    _PICTURE,
+    _length,
+    _pixels,
+    _times,
+    _write,
+    _zoomed,
+)
+from slotmesh.report.sheet import MASK_COLOURS, colour_mask
+
+_GAP = 8
+_FRAME = 3
+_CAPTION = 21
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One image, and what was found in it."""
+
+    image: Tensor
+    """uint8 ``(3, H, W)``."""
+    truth: Tensor
+    """Integers ``(H, W)``: 0 the background, then objects."""
+    masks: Mapping[str, Tensor]
+    """By model, the slots' masks ``(m, H, W)``; as many slots in all of them."""
+    notes: Mapping[str, str]
+    """By model, a few words."""
+
+
+def label_slots(masks: Tensor, truth: Tensor) -> list[int]:
+    """What each slot stands for, as a label of the truth; labels after those for what is left.
+
+    Slots and labels are matched one to one, so that the sum of their intersections over unions is
+    greatest; each pixel belongs to the slot with the largest mask there.
+
+    Args:
+        masks: ``(m, H, W)``.
+        truth: Integers ``(H, W)``: 0 the background, then objects.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.report.side_by_side import label_slots
+        >>> truth = torch.tensor([[0, 1, 2, 2]])
+        >>> seen = torch.tensor([[2, 3, 1, 1]])
+        >>> label_slots((seen == torch.arange(4)[:, None, None]).float(), truth)
+        [3, 2, 0, 1]
+    """
+    m, n = len(masks), int(truth.max()) + 1
+    of_slot = masks.argmax(0) == torch.arange(m, device=masks.device)[:, None, None]
+    of_label = truth == torch.arange(n, device=truth.device)[:, None, None]
+    pairs = (of_slot.unsqueeze(1), of_label.unsqueeze(0))
+    both = (pairs[0] & pairs[1]).sum((-2, -1))
+    either = (pairs[0] | pairs[1]).sum((-2, -1)).clamp(min=1)
+    labels: list[int] = assign(both / either, maximize=True).tolist()
+    spare = iter(range(n, n + m))
+    return [next(spare) if label < 0 else label for label in labels]
+
+
+def side_by_side(scenes: Sequence[Scene]) -> Image.Image:
+    """Scenes below one another: image and truth, and for each model its segments and masks.
+
+    The colours of a model's segments are those of the objects they fit best. The masks are
+    multiplied with the image, and framed in the colour of their segment.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.report.side_by_side import Scene, side_by_side
+        >>> image, truth = torch.zeros(3, 8, 8, dtype=torch.uint8), torch.eye(8, dtype=torch.int64)
+        >>> masks = torch.rand(3, 8, 8).softmax(0)
+        >>> side_by_side([Scene(image, truth, {"SA": masks}, {"SA": "of nothing"})]).mode
+        'RGB'
+    """
+    first = next(iter(scenes[0].masks.values()))
+    m, height, width = first.shape
+    zoom = max(1, _PICTURE // width)
+    across, down = zoom * width + _GAP, zoom * height + _GAP
+    lines = max(2, len(scenes[0].masks))
+    tall = lines * (_CAPTION + down) + 2 * _GAP
+    words = [f"{name}  {scene.notes[name]}" for scene in scenes for name in scene.masks]
+    inner = max((m + 2) * across, across + round(max(map(_length, words))))
+    sheet = Image.new("RGB", (2 * _MARGIN + inner, len(scenes) * tall - _GAP), "white")
+    pen = ImageDraw.Draw(sheet)
+    for i, scene in enumerate(scenes):
+        top = _MARGIN + i * tall
+        shown = _pixels(scene.image)
+        left = (("image", shown), ("truth", colour_mask(scene.truth)))
+        for k, (caption, picture) in enumerate(left):
+            y = top + k * (_CAPTION + down)
+            _write(pen, (_MARGIN, y), caption)
+            sheet.paste(_zoomed(picture, zoom), (_MARGIN, y + _CAPTION))
+        for k, (name, masks) in enumerate(scene.masks.items()):
+            x, y = _MARGIN + across, top + k * (_CAPTION + down)
+            _write(pen, (x, y), name, _colour(COLOURS.get(name)), bold=True)
+            _write(pen, (x + across, y), scene.notes[name])
+            labels = label_slots(masks, scene.truth)
+            segments = torch.tensor(labels)[masks.argmax(0).cpu()]
+            sheet.paste(_zoomed(colour_mask(segments), zoom), (x, y + _CAPTION))
+            pictures = _times(shown, masks)
+            for slot in sorted(range(m), key=lambda slot: (labels[slot] == 0, labels[slot])):
+                x += across
+                at = (x, y + _CAPTION)
+                edge = (at[0] + zoom * width + _FRAME - 1, at[1] + zoom * height + _FRAME - 1)
+                frame = ((at[0] - _FRAME, at[1] - _FRAME), edge)
+                pen.rectangle(frame, fill=_colour(_mask_colour(labels[slot])))
+                sheet.paste(_zoomed(pictures[slot], zoom), at)
+    return sheet
+
+
+def _mask_colour(label: int) -> str:
+    return MASK_COLOURS[0] if label == 0 else MASK_COLOURS[1 + (label - 1) % 10]
+
+
+def _colour(name: str | None) -> tuple[int, int, int]:
+    if name is None:
+        return _INK
+    r, g, b = to_rgb(name)
+    return round(255 * r), round(255 * g), round(255 * b)
