@@ -25,12 +25,11 @@ whose sum is one product of two small matrices. The derivatives by :math:`u_0`, 
 :math:`b` are :math:`g_0`, :math:`\sum_t \alpha_t / p_t` and :math:`-\sum_t \beta_t s_t / b`.
 
 Scalings have less range than logarithms. Where those of the slots leave ``1 / LIMIT`` to ``LIMIT``,
-entries of :math:`E` that were too small to keep could matter: such batch elements have to be solved
-in the log domain. The scalings of the inputs cannot leave their range by themselves, as :math:`s_t`
-lies between the least :math:`p_{t-1}` and ``m`` times the largest.
+entries of :math:`E` that were too small to be exact could matter: such batch elements have to be
+solved in the log domain. The scalings of the inputs cannot leave their range by themselves, as
+:math:`s_t` lies between the least :math:`p_{t-1}` and ``m`` times the largest.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -43,12 +42,6 @@ LIMIT = 1e8
 
 # Entries of E are at least exp(LEAST) = 1e-30: arithmetic that underflows is very slow.
 LEAST = -69.0
-
-# Entries of a block: its matrices fit into the caches, and calls of torch are worth their while.
-BLOCK = 400_000
-
-# Entries of a block that is small.
-SMALL = 50_000
 
 # Within these bounds the library of matrix products sums in an order of its own, but always in the
 # same one. Beyond, it depends on the number of threads and of batch elements.
@@ -84,13 +77,14 @@ class Scaling:
     """
 
     real: Tensor | None
+    padded: Tensor | None
     trusted: Tensor | None
     by_product: bool
 
     def __init__(self, like: Tensor, n_iters: int) -> None:
         (size, m, n), T = like.shape, n_iters
         self.shape, self.n_iters = like.shape, n_iters
-        self.spare = torch.empty_like(like)
+        self.spare, self.grad = torch.empty_like(like), torch.empty_like(like)
         columns = like.new_empty(3 * T + 1, size, 1, m)
         rows = like.new_empty(4 * T, size, 1, n)
         self.to_alpha, self.alpha, self.p = columns[:T], columns[T : 2 * T], columns[2 * T :]
@@ -113,7 +107,7 @@ class Scaling:
             )
             for t in range(T)
         ]
-        self.steps[0].before.fill_(1.0)
+        self.ones = self.steps[0].before.fill_(1.0)
         self.last = self.steps[-1]
         self.last_p, self.last_before = self.last.p.mT, self.last.before.mT  # (size, m, 1)
         self.height = m + -m % ROWS
@@ -121,12 +115,13 @@ class Scaling:
         self.tall = like.new_empty(size, 1, self.height)
         self.sums = self.tall[..., :m]
         self.flat_sums = self.sums.squeeze(-2)
+        self.wide = like.new_empty(size, 1, n)
         self.release()
 
     def release(self) -> None:
         """Let go of what belongs to others."""
         self.a = self.b = self.kernel = self.transposed = self.spare
-        self.real = self.trusted = None
+        self.real = self.padded = self.trusted = None
 
     def take(self, a: Tensor, b: Tensor, slots: Tensor | None, memory: Tensor, begin: int) -> None:
         """Turn to a block.
@@ -135,16 +130,17 @@ class Scaling:
             a: ``(size, m)``, the mass of each slot.
             b: ``(size, n)``, the mass of each input.
             slots: ``(size, m)``, True where real, or None.
-            memory: Memory for E, of :func:`kernels`.
+            memory: Memory for E, of :func:`slotmesh.ops._blocked.kernels`.
             begin: Which of the matrices there is the first of the block.
         """
         # Padded slots have rows of zeros in E. Any p will do for them, and 1 is in range.
         self.a = (a if slots is None else torch.where(slots, a, 1.0)).unsqueeze(-2)
         self.b = b.unsqueeze(-2)
         self.real = None if slots is None else slots.to(a.dtype).unsqueeze(-1)
+        self.padded = None if self.real is None else 1.0 - self.real.mT
         size, m, n = self.shape
         first = begin * m * n
-        self.kernel = memory[first : first + size * m * n].view(self.shape)
+        self.kernel = memory.as_strided(self.shape, (m * n, n, 1), first)
         # Runs on into the next matrix, whose sums are not looked at.
         self.transposed = memory.as_strided((size, n, self.height), (m * n, 1, n), first)
         self.trusted = None
@@ -153,12 +149,12 @@ class Scaling:
         self.by_product = precision in ("none", "ieee") and m <= MOST_SLOTS
 
     def absorb(self, cost: Tensor, tau: float | Tensor, u: Tensor) -> Tensor:
-        """Fill in E of a cost (size, m, n) and starting potentials (size, m); returns h."""
+        """Fill in E of a cost (size, m, n) and starting potentials (size, m, 1); returns h."""
         E = self.kernel
         if isinstance(tau, Tensor):
-            torch.sub(u.unsqueeze(-1), torch.div(cost, tau, out=E), out=E)
+            torch.sub(u, torch.div(cost, tau, out=E), out=E)
         else:
-            torch.add(u.unsqueeze(-1), cost, alpha=-1.0 / tau, out=E)
+            torch.add(u, cost, alpha=-1.0 / tau, out=E)
         h = E.amax(-2, keepdim=True)
         E.sub_(h).clamp_(min=LEAST).exp_()
         if self.real is not None:
@@ -167,13 +163,14 @@ class Scaling:
 
     def iterate(self) -> None:
         """All iterations, each kept."""
+        a, b, r, padded = self.a, self.b, self.sums, self.padded
         for t in self.steps:
             self._over_slots(t.before, t.s)
-            torch.div(self.b, t.s, out=t.q)
-            r = self._over_inputs(t.q)
-            if self.real is not None:
-                r.add_(1.0 - self.real.mT)
-            torch.div(self.a, r, out=t.p)
+            torch.div(b, t.s, out=t.q)
+            self._over_inputs(t.q)
+            if padded is not None:
+                r.add_(padded)
+            torch.div(a, r, out=t.p)
         low, high = torch.aminmax(self.p)
         # A NaN is in no range.
         if not (low.item() >= 1 / LIMIT and high.item() <= LIMIT):
@@ -186,8 +183,8 @@ class Scaling:
         return self.trusted is not None and not bool(self.trusted.any())
 
     def potentials(self) -> tuple[Tensor, Tensor]:
-        """Logarithms of the last p (size, m) and q (size, n)."""
-        return self.last.p.log().squeeze(-2), self.last.q.log().squeeze(-2)
+        """Logarithms of the last p (size, m, 1) and q (size, 1, n)."""
+        return self.last_p.log(), self.last.q.log()
 
     def recall(self, s: Tensor, p: Tensor) -> None:
         """Take up iterations that were kept from before."""
@@ -208,7 +205,7 @@ class Scaling:
             by_v: ``(size, n)``, the same for the last v.
         """
         torch.sum(grad, -1, out=self.flat_sums)
-        into_u, into_v = self.sums, grad.sum(-2, keepdim=True)
+        into_u, into_v = self.sums, self._column_sums(grad)
         if by_u is not None:
             into_u += by_u.unsqueeze(-2)
         if by_v is not None:
@@ -224,7 +221,7 @@ class Scaling:
             self._over_slots(t.alpha, t.beta)
             t.beta.mul_(t.to_beta)
             if after is None:
-                t.beta.sub_(into_v.div_(t.s))
+                t.beta.addcdiv_(into_v, t.s, value=-1)
             after = t.beta
         self.alpha.neg_()
         self._add_products(grad)
@@ -277,6 +274,12 @@ class Scaling:
             torch.sum(self.spare, -1, out=self.flat_sums)
         return self.sums
 
+    def _column_sums(self, x: Tensor) -> Tensor:
+        """Sums over slots, (size, m, n) to (size, 1, n), in memory that is used again."""
+        if self.by_product:
+            return torch.bmm(self.ones, x, out=self.wide)
+        return torch.sum(x, -2, keepdim=True, out=self.wide)
+
     def _add_products(self, grad: Tensor) -> None:
         """Add E times the sum of all p beta^T - alpha q^T to ``grad``; alpha is negative by now."""
         if self.by_product:
@@ -294,79 +297,8 @@ class Scaling:
         minus the derivative by v. Where nearly all of an input goes to one slot, terms cancel in
         that entry up to rounding, which may be more than all other entries.
         """
-        excess = grad.sum(-2, keepdim=True)
+        excess = self._column_sums(grad)
         if by_v is not None:
             excess += by_v.unsqueeze(-2)
         torch.mul(self.kernel, excess.div_(self.last.s), out=self.spare)
         grad.addcmul_(self.spare, self.last_before, value=-1)
-
-
-def kernels(like: Tensor, count: int) -> Tensor:
-    """Memory for E of so many matrices (m, n), and for what products read beyond the last."""
-    m, n = like.shape[-2:]
-    memory = like.new_empty(count * m * n + (-m % ROWS) * n)
-    memory[count * m * n :] = 0.0
-    return memory
-
-
-def blocks(
-    cost: Tensor,
-    a: Tensor,
-    b: Tensor,
-    slots: Tensor | None,
-    n_iters: int,
-    memory: Tensor | None = None,
-) -> Iterator[tuple[slice, Scaling]]:
-    """Cut a batch of costs (batch, m, n) into blocks, each with what works on it.
-
-    With ``memory``, of :func:`kernels` for the whole batch, each E has its own place there.
-    """
-    batch, m, n = cost.shape
-    size = max(1, BLOCK // (m * n))
-    shared = kernels(cost, min(size, batch)) if memory is None else memory
-    scaling = None
-    for begin in range(0, batch, size):
-        part = slice(begin, begin + size)
-        like = cost[part]
-        if scaling is None or scaling.shape != like.shape:
-            scaling = _scaling(like, n_iters)
-        mask = None if slots is None else slots[part]
-        scaling.take(a[part], b[part], mask, shared, 0 if memory is None else begin)
-        yield part, scaling
-    if scaling is not None:
-        _keep(scaling)
-
-
-# Of small problems to make the object takes as long as a Sinkhorn: the last one is used again.
-_kept: dict[tuple[object, ...], Scaling] = {}
-
-
-def _scaling(like: Tensor, n_iters: int) -> Scaling:
-    kept = _kept.pop(_key(like.shape, n_iters, like.dtype), None)
-    return Scaling(like, n_iters) if kept is None else kept
-
-
-def _keep(scaling: Scaling) -> None:
-    scaling.release()
-    _kept.clear()
-    if scaling.spare.numel() <= SMALL:
-        _kept[_key(scaling.shape, scaling.n_iters, scaling.spare.dtype)] = scaling
-
-
-def _key(shape: tuple[int, ...], n_iters: int, dtype: torch.dtype) -> tuple[object, ...]:
-    # What is made in inference mode can only be changed there.
-    return shape, n_iters, dtype, torch.is_inference_mode_enabled()
-
-
-def sound(a: Tensor, b: Tensor, slots: Tensor | None) -> Tensor:
-    """Of which batch elements the masses suit scalings: (batch,).
-
-    A row of E has lost at most ``n`` times 1e-30, next to scalings of inputs of up to ``LIMIT``
-    times the largest mass. That has to be nothing beside what is left of the row, which is the mass
-    of its slot over its scaling. And vectors of inputs must be normal numbers in float32.
-    """
-    total = a.sum(-1)
-    lowest = (a if slots is None else torch.where(slots, a, torch.inf)).amin(-1)
-    even = lowest >= 1e-7 * b.shape[-1] * b.amax(-1)
-    normal = ((b == 0) | (b >= 1e-15)).all(-1)
-    return even & normal & (total >= 1e-6) & (total <= 1e6)

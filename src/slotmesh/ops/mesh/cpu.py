@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slotmesh.ops._blocked import Batch, part_of
+from slotmesh.ops._blocked import Batch, Part, part_of
 from slotmesh.ops._problem import Problem
 from slotmesh.ops._scaling import Scaling
 from slotmesh.ops.mesh.naive import SHORTEST, descend
@@ -31,20 +31,23 @@ class EntropyDescent:
     has_zeros: bool  # whether there may be slots or inputs without mass
 
     def by_scaling(
-        self, block: Scaling, cost: Tensor, tau: float | Tensor, u: Tensor, part: slice
+        self, block: Scaling, cost: Tensor, tau: float | Tensor, u: Tensor, part: Part
     ) -> Tensor:
-        """Change costs (size, m, n) in place, from potentials u (size, m); returns the next u."""
-        length = part_of(self.length, part)
-        grad = torch.empty_like(cost)
+        """Change costs (size, m, n) in place, from potentials u (size, m, 1); returns the next."""
+        length, grad = part_of(self.length, part), block.grad
         for _ in range(self.n_steps):
             block.absorb(cost, tau, u)
             block.iterate()
             if block.lost:
                 break
             if not self.fresh:
-                u = u + block.last.p.log().squeeze(-2)
+                u = u + block.last_p.log()
             _derive(block, grad, self.has_zeros)
-            cost.addcmul_(grad, _norm(grad).clamp_(min=SHORTEST).reciprocal_().mul_(-length))
+            scale = _norm(grad).clamp_(min=SHORTEST).reciprocal_()
+            if isinstance(length, Tensor):
+                cost.addcmul_(grad, scale.mul_(length), value=-1)
+            else:
+                cost.addcmul_(grad, scale, value=-length)
         return u
 
     def by_logarithms(self, batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from slotmesh.ops._blocked import Batch, in_a_transform, part_of
-from slotmesh.ops._scaling import Scaling, blocks, kernels
+from slotmesh.ops._blocked import Batch, Part, blocks, in_a_transform, kernels, part_of, steps_of
+from slotmesh.ops._scaling import Scaling
 from slotmesh.ops.sinkhorn.naive import Potentials, first_potentials, solve
 
 Gradients = tuple[Tensor | None, ...]
@@ -16,9 +16,9 @@ class Descent(Protocol):
     """Changes costs before their Sinkhorn; for derivatives the change is a constant."""
 
     def by_scaling(
-        self, block: Scaling, cost: Tensor, tau: float | Tensor, u: Tensor, part: slice
+        self, block: Scaling, cost: Tensor, tau: float | Tensor, u: Tensor, part: Part
     ) -> Tensor:
-        """Change costs (size, m, n) in place, from potentials u (size, m); returns the next u."""
+        """Change costs (size, m, n) in place, from potentials u (size, m, 1); returns the next."""
         ...
 
     def by_logarithms(self, batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -50,9 +50,11 @@ def cpu_sinkhorn(
     plan, last_u, last_v, changed = apply(*batch, u, n_iters, graph, descent)
     m, n = batch.cost.shape[-2:]
     count = torch.full(shape, n_iters, dtype=torch.int64, device=batch.cost.device)
-    potentials = Potentials(last_u.view(*shape, m), last_v.view(*shape, n), count)
     cost = batch.cost if changed is None else changed
-    return plan.view(*shape, m, n), potentials, cost.view(*shape, m, n)
+    if len(shape) != 1:
+        plan, cost = (x.view(*shape, m, n) for x in (plan, cost))
+        last_u, last_v = last_u.view(*shape, m), last_v.view(*shape, n)
+    return plan, Potentials(last_u, last_v, count), cost
 
 
 class _Sinkhorn(torch.autograd.Function):
@@ -132,23 +134,25 @@ def _solve(
     plan, last_u, last_v = outputs
     easy = batch.even
     for part, block in blocks(*batch[:4], n_iters, None if kept is None else kept[0]):
-        cost, tau, begin = batch.cost[part], part_of(batch.tau, part), start[part]
+        cost, tau, begin = part_of(batch.cost, part), part_of(batch.tau, part), part_of(start, part)
+        u = begin.unsqueeze(-1)
         if descent is not None:
-            cost.copy_(first[part])
-            begin = descent.by_scaling(block, cost, tau, begin, part)
-            start[part] = begin
+            cost.copy_(part_of(first, part))
+            u = descent.by_scaling(block, cost, tau, u, part)
+            begin.copy_(u.squeeze(-1))
         if not block.lost:
-            h = block.absorb(cost, tau, begin)
+            h = block.absorb(cost, tau, u)
             block.iterate()
-            block.plan(plan[part])
+            block.plan(part_of(plan, part))
             log_p, log_q = block.potentials()
-            torch.add(begin, log_p, out=last_u[part])
-            torch.sub(log_q, h.squeeze(-2), out=last_v[part])
+            torch.add(begin, log_p.squeeze(-1), out=part_of(last_u, part))
+            torch.sub(log_q, h, out=part_of(last_v, part).unsqueeze(-2))
         if kept is not None:
-            kept[1][:, part], kept[2][:, part] = block.s, block.p
+            for whole, piece in zip(kept[1:], (block.s, block.p), strict=True):
+                steps_of(whole, part).copy_(piece)
         if block.trusted is not None:
             easy = torch.ones_like(start[:, 0], dtype=torch.bool) if easy is None else easy
-            easy[part] &= block.trusted
+            part_of(easy, part).logical_and_(block.trusted)
     return easy
 
 
@@ -185,26 +189,26 @@ def _by_scaling(
     )
     with torch.inference_mode():
         for part, block in blocks(*batch[:4], n_iters, memory):
-            block.recall(s[:, part], p[:, part])
-            grad = by_cost[part]
+            block.recall(steps_of(s, part), steps_of(p, part))
+            grad = part_of(by_cost, part)
             mean = None
             if by_plan is None:
                 grad.zero_()
             else:
-                mean = block.centre(block.plan(grad), by_plan[part])
+                mean = block.centre(block.plan(grad), part_of(by_plan, part))
             block.reverse(grad, part_of(by_u, part), part_of(by_v, part))
             # So far this is by -C / tau.
             tau = part_of(batch.tau, part)
             grad.mul_(-1 / tau)
             if by_tau is not None:
-                torch.sum(batch.cost[part] * grad, (-2, -1), keepdim=True, out=by_tau[part])
-                by_tau[part].div_(tau).neg_()
+                whole = part_of(batch.cost, part).mul(grad).sum((-2, -1), keepdim=True)
+                part_of(by_tau, part).copy_(whole.div_(tau).neg_())
             if by_a is not None:
-                by_a[part] = block.by_a() if mean is None else block.by_a().add_(mean)
+                part_of(by_a, part).copy_(block.by_a() if mean is None else block.by_a().add_(mean))
             if by_b is not None:
-                by_b[part] = block.by_b()
+                part_of(by_b, part).copy_(block.by_b())
             if by_start is not None:
-                by_start[part] = block.by_start()
+                part_of(by_start, part).copy_(block.by_start())
     return by_cost if wanted[0] else None, by_a, by_b, by_tau, by_start
 
 
