@@ -19,6 +19,7 @@ from slotmesh.cli import _all_settings, main
 from slotmesh.experiments.bench import (
     Bench,
     gate,
+    kernels,
     measure,
     page,
     plots,
@@ -325,6 +326,20 @@ def test_steps_are_checked_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     [row] = steps.measure_steps([case], CPU, 0.001)
     assert not row["passed"]
     assert "ms" not in row
+
+
+def test_kernels_by_kind_and_name() -> None:
+    long = "void at::native::" + 100 * "x"
+    events = [("forward_kernel", 0.3), ("sm80_xmma_gemm_f32", 1.0), ("forward_kernel", 0.1)]
+    events += [("sm90_xmma_wgrad_implicit_gemm", 2.0), (long, 0.2)]
+    found = kernels.summary(events, calls=2)
+    kinds = {"transport": 0.2, "matrix product": 0.5, "convolution": 1.0, "other": 0.1}
+    assert found["kinds"] == kinds
+    first, second, third, last = found["longest"]
+    assert first == {"kernel": "sm90_xmma_wgrad_implicit_gemm", "calls": 0.5, "ms": 1.0}
+    assert (second["ms"], third) == (0.5, {"kernel": "forward_kernel", "calls": 1.0, "ms": 0.2})
+    assert long.startswith(last["kernel"])
+    assert len(last["kernel"]) < 100
 
 
 def test_all_variants_of_a_step_can_be_built() -> None:

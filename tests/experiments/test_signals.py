@@ -95,3 +95,23 @@ def test_afterwards_signals_do_what_they_did_before(
         else:
             run_train(settings, Console(file=out))
     assert {s: signal.getsignal(s) for s in CODES} == before
+
+
+def test_handlers_that_others_put_in_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Learner.training_step
+
+    def training_step(self: Learner, batch: Any, i: int) -> Any:
+        if self.global_step == 1:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.global_step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return old(self, batch, i)
+
+    monkeypatch.setattr(Learner, "training_step", training_step)
+    settings = tiny("random-objects", "SA", tmp_path / "run")
+    with Path(tmp_path / "out").open("w") as out, pytest.raises(SystemExit) as end:
+        run_train(settings, Console(file=out))
+    assert end.value.code == 143
+    assert state(tmp_path / "run")["global_step"] == 5

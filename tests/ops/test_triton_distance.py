@@ -57,6 +57,28 @@ def test_gradients_of_near_neighbours(device):
         near(actual, expected, GRADIENTS, name)
 
 
+@pytest.mark.parametrize("m", [4, 19])
+def test_gradients_of_bfloat16_are_summed_in_float32(device, m):
+    """Of keys that are as near to a query as bfloat16 can be, far from zero."""
+    from slotmesh.ops._triton import distance
+
+    queries = (10 + randn(2, m, 40, seed=0)).bfloat16()
+    pick = torch.arange(70) % m
+    steps = torch.randint(0, 2, (2, 70, 40), generator=torch.Generator().manual_seed(1))
+    # A step of one, in the last place of a number between 8 and 16.
+    keys = queries[:, pick] + (steps * 2.0**-4).bfloat16()
+    weight = randn(2, m, 70, seed=3)
+    exact = [x.double().requires_grad_() for x in (queries, keys)]
+    truth = pairwise_cost(*exact)
+    wanted = torch.autograd.grad(truth, exact, weight)
+    parts = torch.full((2, distance.n_parts(70, 40), m, 40), torch.nan, device=device)
+    by_keys = torch.full((2, 70, 40), torch.nan, device=device)
+    inputs = (queries, keys, truth.detach().float(), weight.float())
+    distance.backward(*(x.to(device) for x in inputs), parts, by_keys, False)
+    for name, actual, expected in zip("qk", (parts.sum(1), by_keys), wanted, strict=True):
+        near(actual, expected, GRADIENTS, name)
+
+
 def test_gradient_at_distance_zero_is_zero(device):
     keys = randn(2, 5, 8, seed=0, dtype=torch.float32).to(device).requires_grad_()
     queries = keys.detach().clone().requires_grad_()
@@ -74,8 +96,14 @@ def test_half_precision_is_computed_in_float32(device, dtype):
     cost = distances(q, k, False)
     assert cost.dtype == torch.float32
     near(cost, expected, VALUES, "cost")
-    by_q, by_k = torch.autograd.grad(cost.sum(), [q, k])
-    assert by_q.dtype == by_k.dtype == dtype
+    weight = randn(2, 3, 40, seed=3)
+    found = torch.autograd.grad(cost, [q, k], weight.to(device, torch.float32))
+    exact = [x.double().requires_grad_() for x in (queries, keys)]
+    wanted = torch.autograd.grad(torch.cdist(*exact), exact, weight)
+    for name, actual, expected in zip("qk", found, wanted, strict=True):
+        assert actual.dtype == dtype
+        # No worse than what rounding the exact gradient to that type loses.
+        near(actual, expected.to(dtype).double(), torch.finfo(dtype).eps, name)
 
 
 def test_batches_broadcast_and_transposed_keys(device):

@@ -280,14 +280,16 @@ def test_programs_that_share_an_element_of_uniform_masses():
 def test_the_kernel_is_the_default_on_a_gpu_and_can_be_captured(monkeypatch):
     from slotmesh.ops._triton import launch
 
-    cost = randn(4, 5, 1100, seed=15, dtype=F32).cuda().requires_grad_()
-    noise = 0.1 * torch.randn_like(cost)
-    weight = torch.randn_like(cost)
+    values = randn(4, 5, 1100, seed=15, dtype=F32).cuda()
+    noise = 0.1 * torch.randn_like(values)
+    weight = torch.randn_like(values)
     calls = []
     forward = launch.forward
     monkeypatch.setattr(launch, "forward", lambda *a, **k: calls.append(a) or forward(*a, **k))
 
     def run():
+        # A leaf belongs to the stream that it was made in.
+        cost = values.detach().requires_grad_()
         plan = mesh(cost, noise=noise).plan
         return plan.detach(), *torch.autograd.grad(plan, cost, weight)
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from slotmesh.ops._logit import logits, use_logits
 from slotmesh.ops._problem import compute_dtype
 
 
@@ -33,9 +34,18 @@ class MarginalHead(nn.Module):
         self, elements: Tensor, total: Tensor | float, mask: Tensor | None = None
     ) -> Tensor:
         """``(..., k, dim)`` elements, total mass (a number or ``(..., 1)``) to ``(..., k)``."""
-        logit = self.logit(elements).squeeze(-1)
+        logit = self._logit(elements)
         logit = logit.to(compute_dtype(logit))
         if mask is not None:
             logit = logit.masked_fill(~mask, torch.finfo(logit.dtype).min)
         share = torch.softmax(logit, -1)
         return total * (share if mask is None else share * mask)
+
+    def _logit(self, elements: Tensor) -> Tensor:
+        """``(..., k, dim)`` to ``(..., k)``."""
+        first, _, last = self.logit
+        weight = first.get_parameter("weight")
+        if use_logits(elements, weight):
+            bias, once = first.get_parameter("bias"), last.get_parameter("weight").squeeze(0)
+            return logits(elements, weight, bias, once)
+        return self.logit(elements).squeeze(-1)

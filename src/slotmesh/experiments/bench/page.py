@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from slotmesh.experiments.bench.kernels import KINDS
 from slotmesh.experiments.bench.measure import Row
 from slotmesh.experiments.bench.plots import NAMES, draw_speed, fixed
 from slotmesh.experiments.bench.tables import (
@@ -166,7 +167,31 @@ def _steps(stem: str, result: Result, rows: list[Row]) -> list[str]:
         ]
         for row in [row | {"task": row["name"]} for row in rows]
     ]
-    return ["### Training steps", "", *_table([*head, "over SA"], body)]
+    return ["### Training steps", "", *_table([*head, "over SA"], body), *_kernels(rows)]
+
+
+def _kernels(rows: list[Row]) -> list[str]:
+    """What the kernels of a step take, by kind."""
+    found = [row for row in rows if "kernels" in row]
+    if not found:
+        return []
+    used = {kind for row in found for kind in row["kernels"]["kinds"]}
+    kinds = [kind for kind in (*KINDS, "other") if kind in used]
+    body = [
+        [row["name"], row["variant"], row["precision"]]
+        + [
+            milliseconds({"ms": row["kernels"]["kinds"][kind]})
+            if kind in row["kernels"]["kinds"]
+            else NOTHING
+            for kind in kinds
+        ]
+        for row in found
+    ]
+    return [
+        "Where the time goes, ms of kernels a step:",
+        "",
+        *_table(["task", "variant", "precision", *kinds], body),
+    ]
 
 
 def _table1(stem: str, result: Result, rows: list[Row]) -> list[str]:

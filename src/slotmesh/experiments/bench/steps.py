@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from slotmesh.experiments.bench.gate import noted, passed, relative
+from slotmesh.experiments.bench.kernels import profiled
 from slotmesh.experiments.bench.measure import Hear, Row, measure, nobody
 from slotmesh.experiments.bench.timing import time_together
 from slotmesh.experiments.experiment import Experiment
@@ -148,7 +149,9 @@ class PreparedStep:
 
             with precision(self.case.precision):
                 times = time_together({"": block}, self.device, seconds)[""]
-            self.row |= times.over(size).row()
+                self.row |= times.over(size).row()
+                if self.device.type == "cuda":
+                    self.row["kernels"] = profiled(block, size)
         return self.row
 
     def step(self, batch: Any) -> None:

@@ -38,8 +38,13 @@ class Signals(Callback):
         self._keeper = keeper
         self._came = 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen; Lightning puts back all handlers when it ends."""
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        """Listen; Lightning puts back all handlers when it ends.
+
+        Anew at every step: on a GPU, what compiles the first one can leave others behind.
+        """
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(signum, self._note)
