@@ -12,7 +12,7 @@ from slotmesh.experiments.reproduce.choice import CANDIDATES, chosen
 from slotmesh.experiments.reproduce.emd_study import PARTS, parts_in
 from slotmesh.experiments.reproduce.page import command, render
 from slotmesh.experiments.reproduce.record import SIGMAS
-from slotmesh.experiments.reproduce.rows import base, beyond, rows_in
+from slotmesh.experiments.reproduce.rows import base, beyond, papers, rows_in
 
 from ._records import put
 
@@ -205,3 +205,14 @@ def test_the_presets_are_those_that_were_taken(variant: str) -> None:
         pytest.skip("not all candidates are measured")
     taken = changed(base(variant), CANDIDATES[variant][name])
     assert jobs.shared(base(variant)) == jobs.shared(taken)
+
+
+def test_the_readme_says_what_was_measured() -> None:
+    said = " ".join((RESULTS.parent / "README.md").read_text(encoding="utf-8").split())
+    rows = rows_in(RESULTS / "table1")
+    for variant in VARIANTS:
+        ours, paper = rows[variant].at(0.01).median, papers(variant, 0.01)
+        assert f"{variant} {paper:.2f} and {ours:.2f}" in said
+    best = rows_in(RESULTS / "table1-beyond")["SA-MESH"].at(0.01).median
+    assert f"error floor {best:.2f}" in said
+    assert f"{sum(row.seconds for row in rows.values()) / 60:.1f} minutes" in said
