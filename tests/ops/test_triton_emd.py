@@ -217,7 +217,7 @@ def test_costs_that_are_not_finite_show(device, unchecked, bad):
 def test_several_blocks(device, monkeypatch, columns):
     from slotmesh.ops._triton import solve
 
-    monkeypatch.setattr(solve, "choose", lambda *_: solve.Case(8, columns, 16, 16, 1, 1, 3))
+    monkeypatch.setattr(solve, "choose", lambda *_: solve.Case(8, columns, 16, 16, 1, 1))
     cost, a, b = random_problem(5, 50, seed=14)
     check(cost, a, b, device)
     cost[3] = cost[2]

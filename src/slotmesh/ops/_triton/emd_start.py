@@ -15,14 +15,17 @@ import triton.language as tl
 from slotmesh.ops._triton.pick import any_of, entry, min_of
 from slotmesh.ops._triton.tile import LOG2E, max_of, sum_of
 
-# From one temperature to the next.
-COOLING = tl.constexpr(4.0)
+# The spread of the costs over the first temperature, and each temperature over the next.
+FIRST = tl.constexpr(4.0)
+COOLING = tl.constexpr(3.5)
 # The longest step of a potential in units of the temperature.
-LONGEST = tl.constexpr(3.0)
+LONGEST = tl.constexpr(4.0)
 # Keeps the Hessian from being singular, as a share of a slot's mass.
 DAMPING = tl.constexpr(0.01)
-# Where a slot was off by this share of all mass, another step is taken, up to so many.
+# Where a slot was off by this share of all mass, or of the mean mass of slots, another step is taken
+# at the same temperature, up to so many.
 OFF = tl.constexpr(0.05)
+OFF_OWN = tl.constexpr(0.5)
 MOST_STEPS = tl.constexpr(6)
 
 
@@ -140,10 +143,11 @@ def start(data, takes, a, total, size, scratch, C: tl.constexpr):
     share = 1.0 / total
     wanted = (a * share).to(tl.float32)
     u = tl.full((C.M,), 0.0, tl.float32)
-    sharpness = sum_of(wanted, 0) * 0.0 + 1.0
+    sharpness = sum_of(wanted, 0) * 0.0 + FIRST
+    most_off = tl.minimum(OFF, OFF_OWN / m)
     for _ in range(C.temperatures):
         taken = tl.program_id(0) * 0
-        going = taken < C.steps
+        going = taken < MOST_STEPS
         while going:
             got, common = slope(u, inverse, sharpness, data, takes, share, scratch, C)
             common = tl.where(diagonal, 0.0, common)
@@ -154,8 +158,7 @@ def start(data, takes, a, total, size, scratch, C: tl.constexpr):
             x = tl.minimum(tl.maximum(x, -LONGEST), LONGEST)
             u += tl.where(takes & (x == x), x / sharpness, 0.0)
             taken += 1
-            off = any_of(tl.abs(wanted - got) > OFF, 0)
-            going = (taken < C.steps) | (off & (taken < MOST_STEPS))
+            going = any_of(tl.abs(wanted - got) > most_off, 0) & (taken < MOST_STEPS)
         sharpness *= COOLING
     far = u.to(tl.float64) * size
     return tl.where(takes & (tl.abs(far) < float("inf")), far, 0.0)

@@ -25,7 +25,6 @@ class Case:
     strip: int  # inputs of one slot at a time
     warps: int
     temperatures: int  # of the smoothed problem that the potentials start from
-    steps: int  # of Newton's method at each temperature
 
 
 # Numbers of a block that one thread holds, in single precision, the most warps, and the loads that
@@ -36,9 +35,8 @@ NUMBERS, WARPS, STAGES = 16, 8, 2
 WIDE_SLOTS, WIDE_NUMBERS = 8, 32
 # Such blocks take 72 to 96 KiB of shared memory for costs in single precision.
 WIDE_MEMORY = 96 * 1024
-# Four times colder each. With 8 and 3 there are hardly fewer paths to find, and all takes a quarter
-# longer; with one of each there are a thousand and more.
-TEMPERATURES, STEPS = 6, 2
+# With more there are hardly fewer paths to find; with one there are a thousand and more.
+TEMPERATURES = 6
 
 
 def choose(m: int, n: int, wide: bool) -> Case:
@@ -52,7 +50,7 @@ def choose(m: int, n: int, wide: bool) -> Case:
     warps = min(WARPS, warps)
     columns = max(16 * warps, min(width, 32 * numbers * warps // rows))
     strip = max(16, min(width, 256 * warps))
-    return Case(rows, columns, max(16, columns // 2), strip, warps, TEMPERATURES, STEPS)
+    return Case(rows, columns, max(16, columns // 2), strip, warps, TEMPERATURES)
 
 
 @lru_cache
