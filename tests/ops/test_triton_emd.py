@@ -76,6 +76,24 @@ def test_random_problems(device, m, n):
     check(*random_problem(2 if m < 5 else 1, m, n, seed=m * n), device)
 
 
+def test_costs_of_slots_that_are_not_there_are_not_read(device, monkeypatch):
+    if device == "cuda":
+        pytest.skip("only the interpreter can be watched")
+    from slotmesh.ops._triton import emd as kernels
+
+    looked: list[int] = []
+    scan_pair = kernels.scan_pair
+
+    def spy(i, k, data, C):  # noqa: N803
+        looked.append(int(k))
+        return scan_pair(i, k, data, C)
+
+    monkeypatch.setattr(kernels, "scan_pair", spy)
+    check(*random_problem(1, 17, 20, seed=340), device)
+    assert looked
+    assert max(looked) < 17
+
+
 @pytest.mark.parametrize("peaked", [0.0, 3.0, 10.0])
 def test_uniform_and_peaked_masses(device, peaked):
     check(*random_problem(5, 30, seed=1, peaked=peaked), device)

@@ -219,7 +219,7 @@ def emd_kernel(
                 which = tl.where(better, j, which)
                 inputs = sum_of(tl.where((rows == i)[:, None], which, 0), 0)
                 owners_i = tl.load(own + tl.maximum(inputs, 0))
-                lost = (inputs >= 0) & ((owners_i & bit(i)) == 0)
+                lost = takes & (inputs >= 0) & ((owners_i & bit(i)) == 0)
                 other = min_of(tl.where(lost, rows, C.M), 0)
                 while other < C.M:
                     one, input_one = scan_pair(i, other, data, C)

@@ -22,8 +22,8 @@ COOLING = tl.constexpr(3.5)
 LONGEST = tl.constexpr(4.0)
 # Keeps the Hessian from being singular, as a share of a slot's mass.
 DAMPING = tl.constexpr(0.01)
-# Where a slot was off by this share of all mass, or of the mean mass of slots, another step is taken
-# at the same temperature, up to so many.
+# Where a slot was off by this share of all mass, or of a slot's mean mass, another step is taken at
+# the same temperature, up to so many.
 OFF = tl.constexpr(0.05)
 OFF_OWN = tl.constexpr(0.5)
 MOST_STEPS = tl.constexpr(6)
