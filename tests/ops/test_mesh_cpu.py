@@ -1,21 +1,17 @@
-"""The CPU's path by scalings, against float64 in the log domain: values and every gradient."""
+"""The CPU's path, in C, against float64 in the log domain: values and every gradient."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotmesh.ops import EntropyObjective, mesh, sinkhorn
-from slotmesh.ops import _blocked as blocked
-from slotmesh.ops import _scaling as scaling
-from slotmesh.ops._blocked import flat_batch
-from slotmesh.ops._problem import problem as checked_problem
-from slotmesh.ops.mesh.cpu import EntropyDescent, _derive
-from slotmesh.ops.mesh.naive import objective_gradient
-from slotmesh.ops.sinkhorn.cpu import cpu_sinkhorn
-from slotmesh.ops.sinkhorn.naive import solve
+from slotmesh.ops import mesh, sinkhorn
+from slotmesh.ops._batch import sound
 
-from ._reference import close, leaf, masses, problem, randn
+from ._compiled import needs_c
+from ._reference import close, leaf, masses, randn
+
+pytestmark = needs_c
 
 F32, F64 = torch.float32, torch.float64
 # As a share of the size of what is expected; numbers here are of the order of 1.
@@ -156,7 +152,6 @@ def test_sinkhorn(m, n, seed, spread, n_iters, kinds):
 
 @pytest.mark.parametrize(("m", "n"), [(5, 105), (11, 1024), (6, 4096), (11, 4096), (7, 50_000)])
 def test_defaults_at_the_sizes_of_the_paper(m, n):
-    """Wider than one product, too: sums over many inputs are cut."""
     compare(
         mesh,
         {"cost": 2 * randn(2, m, n, seed=0)},
@@ -213,8 +208,8 @@ def test_slots_of_hardly_any_mass():
     """What E has lost would be all that they have."""
     a = torch.tensor([1.0, 1e-12, 1.0])
     b = torch.full((4,), a.sum().item() / 4)
-    assert blocked.sound(a[None], b[None], None).tolist() == [False]
-    assert blocked.sound(a.clamp(min=1e-3)[None], b[None], None).tolist() == [True]
+    assert sound(a[None], b[None], None).tolist() == [False]
+    assert sound(a.clamp(min=1e-3)[None], b[None], None).tolist() == [True]
     cost = randn(3, 4, seed=0) + 50 * (torch.arange(3) == 1)[:, None]
     compare(sinkhorn, {"cost": cost, "a": a.double(), "b": b.double()}, n_iters=3)
 
@@ -231,62 +226,3 @@ def test_step_and_masks():
     padding = ~(masks["slot_mask"][:, :, None] & masks["input_mask"][:, None])
     assert not t.plan[padding].any()
     assert not t.cost[padding].any()
-
-
-# The formulas, in float64
-
-
-def flat(cost, a, b, tau=1.0):
-    task = checked_problem("mesh", cost, a, b, None, None)
-    return flat_batch(task, task.cost, tau, given=True)
-
-
-@pytest.mark.parametrize("by_product", [True, False])
-@pytest.mark.parametrize(("m", "n", "n_iters"), [(3, 4, 3), (5, 2, 1), (4, 9, 4)])
-def test_formulas(monkeypatch, by_product, m, n, n_iters):
-    """All gradients through all results, by either way to sum."""
-    if not by_product:
-        monkeypatch.setattr(scaling, "MOST_SLOTS", 0)
-    leaves = [leaf(x) for x in (*problem(2, m, n, seed=0), torch.tensor([0.5, 2.0], dtype=F64))]
-    leaves.append(leaf(randn(2, m, seed=5)))
-    found = []
-    for fast in (True, False):
-        cost, a, b, tau, u = leaves
-        batch = flat(cost, a, b, tau[:, None, None])
-        if fast:
-            plan, potentials, _ = cpu_sinkhorn(batch, u, n_iters, (2,))
-        else:
-            plan, potentials = solve(batch.task(), batch.cost, batch.tau, u, n_iters)
-        loss = sum(
-            (x * randn(*x.shape, seed=i)).sum() for i, x in enumerate((plan, *potentials[:2]))
-        )
-        found.append((plan, *potentials[:2], *torch.autograd.grad(loss, leaves)))
-    for x, y in zip(*found, strict=True):
-        close(x, y, 1e-10)
-
-
-@pytest.mark.parametrize("by_product", [True, False])
-def test_derivative_of_the_entropy(monkeypatch, by_product):
-    if not by_product:
-        monkeypatch.setattr(scaling, "MOST_SLOTS", 0)
-    cost, a, b = problem(3, 5, 7, seed=1)
-    batch = flat(cost, a, b)
-    u = randn(3, 5, seed=2)
-    _, block = next(blocked.blocks(*batch[:4], 4))
-    block.absorb(cost, 1.0, u[..., None])
-    block.iterate()
-    actual = torch.empty_like(cost)
-    _derive(block, actual, has_zeros=False)
-    expected, reached = objective_gradient(-cost, batch.task(), u, 4, EntropyObjective())
-    close(actual, -expected, 1e-13)
-    close(u + block.potentials()[0].squeeze(-1), reached, 1e-13)
-
-
-def test_descent_in_float64():
-    cost, a, b = problem(3, 5, 7, seed=1)
-    batch = flat(cost, a, b)
-    descent = EntropyDescent(2.0, 4, 5, fresh=False, has_zeros=False)
-    plan, _, changed = cpu_sinkhorn(batch, None, 5, (3,), descent)
-    expected = mesh(cost, a, b, lr=2.0, noise=0.0)
-    close(plan, expected.plan, 1e-11)
-    close(changed, expected.cost, 1e-11)

@@ -84,7 +84,7 @@ def test_costs_of_slots_that_are_not_there_are_not_read(device, monkeypatch):
     looked: list[int] = []
     scan_pair = kernels.scan_pair
 
-    def spy(i, k, data, C):  # noqa: N803
+    def spy(i, k, data, C):
         looked.append(int(k))
         return scan_pair(i, k, data, C)
 

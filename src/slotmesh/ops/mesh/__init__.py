@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
-from slotmesh.ops._blocked import flat_batch, plain_problem, use_blocks
+from slotmesh.ops._batch import flat_batch, plain_problem
+from slotmesh.ops._cpu import use_c
 from slotmesh.ops._drawn import Drawing, Drawn
 from slotmesh.ops._fused import BACKENDS, Backend, flat_temperature, flatten, use_kernel
 from slotmesh.ops._noise import SharedGenerator
@@ -87,10 +88,10 @@ def mesh(
             is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
             less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"``,
-            derivatives of first order only); ``"cpu"``, several times faster than plain torch there
-            (float32 or less, no ``objective``, neither ``"unroll"`` nor ``"reuse"``, not compiled
-            and not inside ``torch.func``); ``"torch"``, which can do everything everywhere; or
-            ``"auto"`` to choose what fits.
+            derivatives of first order only); ``"cpu"``, C, several times as fast as torch there
+            (with a C compiler, float32 or less, no ``objective``, neither ``"unroll"`` nor
+            ``"reuse"``, not inside ``torch.compile`` or ``torch.func``); ``"torch"``, which can do
+            everything everywhere; or ``"auto"`` to choose what fits.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the changed cost.
@@ -150,9 +151,9 @@ def mesh(
         )
     if potentials == "reuse":
         beyond = beyond or "potentials is 'reuse'"
-    in_blocks = use_blocks("mesh", backend, beyond, cost, a, b, temperature, noise)
+    in_c = use_c("mesh", backend, beyond, cost, a, b, temperature, noise)
     alone = a is None and b is None and slot_mask is None and input_mask is None
-    if in_blocks and alone:
+    if in_c and alone:
         task = plain_problem("mesh", cost)
     else:
         task = problem("mesh", cost, a, b, slot_mask, input_mask)
@@ -160,9 +161,9 @@ def mesh(
         tau = scaled_temperature("mesh", temperature, cost, task.a.shape[:-1])
         first = _with_noise(task, noise, generator)
         length = lr if step is None else _length(step, task)
-        if in_blocks:
+        if in_c:
             given = a is not None or b is not None
-            plan, last, changed = _in_blocks(
+            plan, last, changed = _in_c(
                 task, first, tau, length, n_steps, n_iters, potentials, given
             )
         else:
@@ -190,7 +191,7 @@ def mesh(
     )
 
 
-def _in_blocks(
+def _in_c(
     task: Problem,
     first: Tensor,
     tau: float | Tensor,
@@ -207,8 +208,7 @@ def _in_blocks(
         length = decidable_length(task, length, given=given)
         if isinstance(length, Tensor):
             length = length.expand(*batch, 1, 1).reshape(-1, 1, 1)
-        has_zeros = given or task.slots is not None or task.inputs is not None
-        descent = EntropyDescent(length, n_steps, n_iters, potentials == "fresh", has_zeros)
+        descent = EntropyDescent(length, n_steps, n_iters, potentials == "fresh")
     flat = flat_batch(task, first, tau, given=given)
     return cpu_sinkhorn(flat, None, n_iters, batch, descent)
 
