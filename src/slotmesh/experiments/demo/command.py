@@ -50,7 +50,7 @@ class Demo:
 
     out: Path = Path("demo")
     """Folder for the pages (index.html, report.html), the two runs and the numbers by scene."""
-    steps: int = 300
+    steps: int = 400
     """Training steps of each model."""
     seed: int = 0
     """Another seed, another run, other scenes."""

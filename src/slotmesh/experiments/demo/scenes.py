@@ -25,9 +25,8 @@ SCENES = 64
 SHOWN = 4
 """The first of them, which are drawn."""
 HOW = (
-    "There are no trained weights here to find objects with. They are in checkpoints/ of the "
-    "repository: start this there, or pass --checkpoints. `slotmesh reproduce multi-dsprites` "
-    "trains them, which takes a GPU."
+    "There are no trained weights in checkpoints/ here to find objects with: `slotmesh reproduce "
+    "multi-dsprites` trains them, which takes a GPU. If they are elsewhere, pass --checkpoints."
 )
 """What to do where they are missing."""
 
