@@ -43,7 +43,7 @@ class Signals(Callback):
     ) -> None:
         """Listen; Lightning puts back all handlers when it ends.
 
-        Anew at every step: on a GPU, what compiles the first one can leave others behind.
+        Anew at every step: what ran in between may have put others in their place.
         """
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGINT):
