@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from slotmesh.experiments.train import run_train
@@ -115,3 +119,35 @@ def test_handlers_that_others_put_in_their_place(
         run_train(settings, Console(file=out))
     assert end.value.code == 143
     assert state(tmp_path / "run")["global_step"] == 5
+
+
+@pytest.mark.parametrize("kind", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_the_whole_group_of_processes_is_told(tmp_path: Path, kind: str) -> None:
+    """As `timeout` does it; on a GPU, where the step is compiled by processes of their own."""
+    hardware: dict[str, Any] = {"hardware__accelerator": kind}
+    if kind == "gpu":
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device on this machine")
+        hardware["hardware__compile"] = "yes"
+    rare = dict.fromkeys(("steps", "val_every", "save_every"), 1_000_000)
+    words = flags(tiny("multi-dsprites", "SA-MESH", tmp_path / "run", **rare, **hardware))
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from slotmesh.cli import main; main(sys.argv[1:])",
+    ]
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        job = subprocess.Popen([*command, *words], stdout=file, stderr=file, start_new_session=True)
+    try:
+        journal, end = tmp_path / "run" / "metrics.csv", time.monotonic() + 240
+        while not journal.is_file() or len(journal.read_text().splitlines()) < 3:
+            assert job.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.2)
+        os.killpg(job.pid, signal.SIGTERM)
+        assert job.wait(60) == 143, log.read_text()
+    finally:
+        job.kill()
+    assert "and saved" in log.read_text()
+    assert state(tmp_path / "run")["global_step"] >= 4
