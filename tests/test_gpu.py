@@ -1,8 +1,7 @@
 """On a CUDA device: the same numbers as on the CPU, and never a wait for the device."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -27,17 +26,6 @@ OPS: dict[str, Callable[..., Transport]] = {
 }
 
 
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 @pytest.mark.parametrize("name", OPS)
 def test_same_as_on_the_cpu(name: str) -> None:
     torch.manual_seed(0)
@@ -56,7 +44,7 @@ def test_same_as_on_the_cpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_operations_do_not_wait(name: str) -> None:
+def test_operations_do_not_wait(name: str, no_waiting: Any) -> None:
     cost = torch.rand(3, 5, 33, device="cuda", requires_grad=True)
     mask = torch.ones(3, 33, dtype=torch.bool, device="cuda")
     OPS[name](cost, input_mask=mask).plan.sum().backward()  # the first call may set things up
@@ -65,7 +53,7 @@ def test_operations_do_not_wait(name: str) -> None:
 
 
 @pytest.mark.parametrize("transport", [Softmax, Sinkhorn, Mesh])
-def test_slot_attention_does_not_wait(transport: type) -> None:
+def test_slot_attention_does_not_wait(transport: type, no_waiting: Any) -> None:
     attention = SlotAttention(16, 16, 4, transport=transport()).cuda()
     inputs = torch.randn(2, 50, 16, device="cuda")
     attention(inputs).slots.sum().backward()
@@ -73,7 +61,7 @@ def test_slot_attention_does_not_wait(transport: type) -> None:
         attention(inputs).slots.sum().backward()
 
 
-def test_value_checks_wait_only_when_asked_for() -> None:
+def test_value_checks_wait_only_when_asked_for(no_waiting: Any) -> None:
     bad = torch.full((2, 3), torch.nan, device="cuda")
     with no_waiting():
         sinkhorn(bad)

@@ -19,10 +19,7 @@ from slotmesh.cli import _all_settings, main
 from slotmesh.experiments.bench import (
     Bench,
     gate,
-    kernels,
     measure,
-    page,
-    plots,
     results,
     run_bench,
     steps,
@@ -33,11 +30,8 @@ from slotmesh.experiments.bench.cases import Case, op_cases
 from slotmesh.experiments.bench.gate import assignment_errors, exact_errors, noted, passed
 from slotmesh.experiments.bench.ops import measure_ops
 from slotmesh.experiments.bench.processes import measure_in_processes
-from slotmesh.experiments.bench.tables import TABLES
 from slotmesh.experiments.bench.timing import time_together
-from slotmesh.experiments.tasks import preset
 from slotmesh.ops import Transport, assign, emd, mesh, sinkhorn
-from slotmesh.report.figures import svg_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -47,27 +41,6 @@ SMALL = [Case("mesh", 2, 12, 3, ("eager",)), Case("emd", 2, 12, 3), Case("assign
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
     dice = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=dice, dtype=torch.float64)
-
-
-def row_of(name: str, **more: Any) -> dict[str, Any]:
-    """A row as it would come from a GPU, with the widest numbers there may be."""
-    times = {"ms": 1234.5, "p10_ms": 1111.1, "p90_ms": 1333.3, "samples": 50}
-    base = {"name": name, "batch": 960, "n": 65_536, "m": 64, "variant": "triton", "passed": True}
-    base |= {"error": {"plan": 1e-7, "gradient": 1e-16}, "memory_over_cost": 13.25} | times
-    base |= {"baselines": {"compiled": {"error": {"plan": 1e-7}, "passed": True, **times}}}
-    return base | more
-
-
-def result_of(**sections: list[dict[str, Any]]) -> dict[str, Any]:
-    known = {"cuda": "13.0", "triton": "3.6.0", "threads": 16, "python": "3.12.3"}
-    return {
-        "device": "NVIDIA H200",
-        "torch": "2.11.0+cu130",
-        "sections": {
-            name: {"command": f"slotmesh bench {name}", "slotmesh": "0.1.0", **known, "rows": rows}
-            for name, rows in sections.items()
-        },
-    }
 
 
 @pytest.fixture(scope="module")
@@ -308,71 +281,7 @@ def test_a_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None
     assert all("ended with 1" in row["failure"] for row in rows)
 
 
-# Steps and Table 1
-
-
-def test_steps_are_checked_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = steps.StepCase("multi-dsprites", "SA-EMD", 2, "32", "quick")
-    [row] = steps.measure_steps([case], CPU, 0.001)
-    assert row["passed"]
-    assert 0 < row["error"]["loss"] < 1e-5
-    assert 0 < row["error"]["gradient"] < 1e-2
-    assert (row["n"], row["m"], row["variant"]) == (256, 6, "SA-EMD")
-    assert row["ms"] > 0
-    right = steps.PreparedStep._gradient
-    monkeypatch.setattr(
-        steps.PreparedStep, "_gradient", lambda self, *a, **k: 1.001 * right(self, *a, **k)
-    )
-    [row] = steps.measure_steps([case], CPU, 0.001)
-    assert not row["passed"]
-    assert "ms" not in row
-
-
-def test_kernels_by_kind_and_name() -> None:
-    long = "void at::native::" + 100 * "x"
-    events = [("forward_kernel", 0.3), ("sm80_xmma_gemm_f32", 1.0), ("forward_kernel", 0.1)]
-    events += [("sm90_xmma_wgrad_implicit_gemm", 2.0), (long, 0.2)]
-    found = kernels.summary(events, calls=2)
-    kinds = {"transport": 0.2, "matrix product": 0.5, "convolution": 1.0, "other": 0.1}
-    assert found["kinds"] == kinds
-    first, second, third, last = found["longest"]
-    assert first == {"kernel": "sm90_xmma_wgrad_implicit_gemm", "calls": 0.5, "ms": 1.0}
-    assert (second["ms"], third) == (0.5, {"kernel": "forward_kernel", "calls": 1.0, "ms": 0.2})
-    assert long.startswith(last["kernel"])
-    assert len(last["kernel"]) < 100
-
-
-def test_all_variants_of_a_step_can_be_built() -> None:
-    for kind in ("cuda", "cpu"):
-        cases = steps.step_cases(kind)
-        assert {case.variant for case in cases} == set(steps.VARIANTS)
-        for case in cases:
-            settings = steps.experiment_of(case).settings
-            settings.check()
-            assert (settings.variant, settings.data.batch_size) == (case.variant, case.batch)
-            assert type(settings.transport) is steps.TRANSPORTS[case.variant]
-
-
-def test_table1_steps_are_those_of_single_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(task: str, variant: str, name: str) -> Any:
-        start = preset(task, variant, "quick")
-        assert name == "paper"
-        data = replace(start.data, batch_size=4, n_background=4, dim=8)
-        return replace(start, data=data, model=replace(start.model, mlp_dim=8))
-
-    monkeypatch.setattr(table1, "preset", small)
-    [row] = table1.measure_table1([table1.Table1Case("SA-MESH", 1)], CPU, 0.001)
-    assert row["passed"]
-    assert row["replicas"] == 3
-    assert row["steps_timed"] == 4 * row["samples"]
-    assert row["extrapolated_s"] == pytest.approx(row["ms"] * row["steps"] / 1e3, abs=0.06)
-    monkeypatch.setattr(table1.PreparedRuns, "_alone", lambda self: torch.ones(3))
-    [row] = table1.measure_table1([table1.Table1Case("SA", 1)], CPU, 0.001)
-    assert not row["passed"]
-    assert "ms" not in row
-
-
-# Files and tables
+# Files
 
 
 def test_what_is_written(quick: tuple[Bench, Path, str]) -> None:
@@ -420,33 +329,6 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == "[]"
 
 
-def test_tables_fit_80_columns() -> None:
-    step = row_of("clevr-properties", variant="SA-MESH", precision="bf16")
-    runs = row_of("random-objects", replicas=15, steps_timed=5000, extrapolated_s=123_456.0)
-    failed = {"name": "mesh", "batch": 64, "n": 4096, "m": 11, "passed": False, "failure": "x" * 99}
-    lost = row_of("mesh", passed=False, error={"plan": None})
-    for name, rows in {
-        "ops": [row_of("sinkhorn"), lost, failed],
-        "steps": [step],
-        "table1": [runs],
-    }.items():
-        screen = io.StringIO()
-        Console(file=screen, width=200).print(TABLES[name](rows))
-        lines = screen.getvalue().splitlines()
-        assert max(len(line.rstrip()) for line in lines) <= 80
-        assert "1234" in screen.getvalue() or "1235" in screen.getvalue()
-
-
-def test_ratio_to_sa_is_of_the_same_task_batch_and_precision() -> None:
-    rows = [
-        row_of("a", variant="SA", precision="bf16", ms=2.0),
-        row_of("a", variant="SA", precision="tf32", ms=4.0),
-        row_of("a", variant="SA-MESH", precision="tf32", ms=5.0),
-        row_of("b", variant="SA-MESH", precision="tf32", ms=5.0),
-    ]
-    assert [page.over_sa(row, rows) for row in rows] == ["1.00", "1.00", "1.25", "-"]
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -467,86 +349,6 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="finds no GPU"):
         run_bench(Bench("ops", device="cuda", out=tmp_path))
-
-
-# The page
-
-
-def sweep() -> list[dict[str, Any]]:
-    """Rows of two sweeps, MESH with a baseline where they cross."""
-    rows = [
-        row_of(op, batch=64, n=n, m=m, ms=i * n * m / 1e4, p10_ms=10.0, p90_ms=20.0, baselines={})
-        for i, op in enumerate(("softmax", "sinkhorn", "mesh", "emd"), 1)
-        for n, m in ((1024, 11), (4096, 11), (16_384, 11), (4096, 2), (4096, 4))
-    ]
-    for row in rows:
-        if row["name"] == "mesh" and (row["n"], row["m"]) == (4096, 11):
-            row["baselines"] = {
-                "compiled": {"passed": True, "ms": 27.0, "p10_ms": 26, "p90_ms": 28}
-            }
-    lost = {"name": "mesh", "batch": 64, "n": 8, "m": 11, "passed": False, "failure": "a reason"}
-    return [*rows, row_of("assign", baselines={}), lost]
-
-
-def test_the_page_has_the_numbers() -> None:
-    step = row_of("multi-dsprites", variant="SA", precision="bf16", preset="paper")
-    runs = row_of("random-objects", replicas=15, steps_timed=500, extrapolated_s=43.2)
-    result = result_of(ops=sweep(), steps=[step], table1=[runs])
-    text = page.filled(f"a\n{page.BEGIN}\nold\n{page.END}\nb\n", {"h200": result})
-    assert text.startswith(f"a\n{page.BEGIN}\n")
-    assert text.endswith(f"{page.END}\nb\n")
-    assert "old" not in text
-    assert "## NVIDIA H200, torch 2.11.0+cu130" in text
-    assert "images/speed/h200.svg" in text
-    # 3 * 4096 * 11 / 1e4 = 13.5168 ms; the baseline's 27 are twice that.
-    assert "| 64 | 4,096 | 11 | 13.5 | -26% +48% | 27.0 | 2.00 | 13.2 |" in text
-    assert "n = 16,384 takes 4.00 times as long as n = 4,096" in text
-    assert "| SA-MESH |" not in text
-    assert "43 s" in text
-    assert page.filled(text, {"h200": result}) == text
-    with pytest.raises(ValueError, match="no lines"):
-        page.filled("nothing", {})
-
-
-def test_gpus_come_first_and_a_cpu_alone_will_do() -> None:
-    cpu = result_of(ops=[row_of("mesh", baselines={})])
-    cpu["device"], cpu["sections"]["ops"]["cuda"] = "A CPU", None
-    text = page.render({"a-cpu": cpu, "b-gpu": result_of(ops=sweep())})
-    assert text.index("NVIDIA H200") < text.index("A CPU")
-    alone = page.render({"a-cpu": cpu})
-    assert "A CPU" in alone
-    assert "16 threads" in alone
-    assert "svg" not in alone  # one size is no line
-    assert page.render({}) == "No result is committed yet.\n"
-
-
-def test_the_picture_has_the_numbers() -> None:
-    result = result_of(ops=sweep())
-    figure = plots.draw_speed(result)
-    assert figure is not None
-    drawn = svg_bytes(figure).decode()
-    assert 'id="mesh-n_1024-3.3792_4096-13.5168_16384-54.0672"' in drawn
-    assert 'id="compiled-m_11-27"' in drawn
-    assert drawn.count('id="emd-') == 2
-
-
-def test_the_documentation_shows_the_committed_results() -> None:
-    docs = ROOT / "docs"
-    found = results.read_all(ROOT / results.FOLDER)
-    text = (docs / "speed.md").read_text(encoding="utf-8")
-    assert page.filled(text, found) == text, "run docs/make_speed.py"
-    pictures: set[str] = set()
-    for stem, result in found.items():
-        rows = result["sections"].get("ops", {}).get("rows", [])
-        assert not results.wrong(row for s in result["sections"].values() for row in s["rows"])
-        if plots.draw_speed(result) is None:
-            continue
-        pictures.add(f"{stem}.svg")
-        shown = (docs / page.IMAGES / f"{stem}.svg").read_text(encoding="utf-8")
-        for axis in ("n", "m"):
-            for name, points in plots.lines(rows, axis).items():
-                assert plots.mark(name, axis, points) in shown, "run docs/make_speed.py"
-    assert {path.name for path in (docs / page.IMAGES).glob("*")} == pictures
 
 
 @pytest.mark.gpu

@@ -1,8 +1,6 @@
 """Runs that are trained together: each is the run that it would be by itself."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -339,17 +337,6 @@ def test_the_bar_shows_losses_and_failures(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- on a CUDA device ----
 
 
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 def on_gpu(
     variant: str, some: Callable[[list[Experiment]], list[Experiment]], **given: Any
 ) -> Together:
@@ -385,7 +372,7 @@ def test_one_alone_is_one_of_three(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", [pytest.param(v, marks=gpu) for v in VARIANTS])
 @pytest.mark.parametrize("train_size", [18, None])
-def test_nothing_waits(variant: str, train_size: int | None) -> None:
+def test_nothing_waits(variant: str, train_size: int | None, no_waiting: Any) -> None:
     together = Together(runs(variant, data__train_size=train_size), device="cuda")
     together.advance(2)
     seen: list[torch.Tensor | None] = []

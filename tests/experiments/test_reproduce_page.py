@@ -201,8 +201,7 @@ def test_committed_rows_are_of_the_presets() -> None:
 @pytest.mark.parametrize("variant", CANDIDATES)
 def test_the_presets_are_those_that_were_taken(variant: str) -> None:
     name = chosen(RESULTS / "table1" / "choice", variant)
-    if name is None:
-        pytest.skip("not all candidates are measured")
+    assert name is not None, "not all candidates are measured"
     taken = changed(base(variant), CANDIDATES[variant][name])
     assert jobs.shared(base(variant)) == jobs.shared(taken)
 

@@ -3,7 +3,6 @@
 import copy
 import math
 import pickle
-import warnings
 
 import numpy as np
 import pytest
@@ -251,7 +250,7 @@ def test_bad_tables():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-def test_same_on_the_gpu_without_waiting_for_it():
+def test_same_on_the_gpu_without_waiting_for_it(no_waiting):
     data = videos(2)
     expected = [
         metric.per_image(*arguments(name, data))
@@ -262,13 +261,8 @@ def test_same_on_the_gpu_without_waiting_for_it():
         there = make().cuda().per_image(*arguments(name, moved))
         torch.testing.assert_close(there.cpu(), here, rtol=0, atol=1e-12, equal_nan=True)
     metric = ForegroundARI(4, 3).cuda()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         metric.update(*moved[:2])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     whole = ForegroundARI(4, 3)
     whole.update(*data[:2])
     assert metric.compute().item() == whole.compute().item()

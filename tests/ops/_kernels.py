@@ -1,8 +1,6 @@
 """Kernels against the truth: the same call in float32 by triton and in float64 by torch."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -107,15 +105,3 @@ def blocks_of(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return launch.Cut(cut.M, columns, cut.split, 1)
 
     monkeypatch.setattr(launch, "choose", narrow)
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    """An error where something waits for the GPU."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -10,7 +10,6 @@ from scipy.optimize import linear_sum_assignment
 from slotmesh.ops import assign, set_value_checks
 from slotmesh.ops.assignment import assign_small
 
-from ._kernels import no_waiting
 from ._reference import randn
 
 SIZES = [(1, 1), (1, 5), (5, 1), (2, 3), (4, 4), (7, 5), (9, 16), (16, 16)]
@@ -148,7 +147,7 @@ def test_what_the_kernel_cannot_do(device):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-def test_the_kernel_is_the_default_on_a_gpu_and_waits_for_nothing():
+def test_the_kernel_is_the_default_on_a_gpu_and_waits_for_nothing(no_waiting):
     cost = randn(4, 5, 6, seed=0).cuda()
     mask = torch.ones(4, 6, dtype=torch.bool, device="cuda")
     assign(cost, input_mask=mask)  # compiles

@@ -11,7 +11,6 @@ from slotmesh.ops import emd, set_value_checks
 from slotmesh.ops._problem import marginal_error
 from slotmesh.ops.emd.triton import emd_small
 
-from ._kernels import no_waiting
 from ._reference import close, randn
 
 SIZES = [(1, 1), (1, 7), (4, 1), (3, 5), (5, 33), (2, 40), (9, 12), (17, 20)]
@@ -356,7 +355,7 @@ def kernel_calls(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_the_kernel_is_the_default_on_a_gpu_and_waits_for_nothing(kernel_calls):
+def test_the_kernel_is_the_default_on_a_gpu_and_waits_for_nothing(kernel_calls, no_waiting):
     cost, a, b = (x.cuda() for x in random_problem(2, 3, 50, seed=23))
     mask = torch.ones(2, 50, dtype=torch.bool, device="cuda")
 
@@ -391,7 +390,7 @@ def test_inside_a_cuda_graph(kernel_calls):
 
 
 @pytest.mark.gpu
-def test_slot_attention_waits_for_nothing_and_compiles(kernel_calls):
+def test_slot_attention_waits_for_nothing_and_compiles(kernel_calls, no_waiting):
     attention = SlotAttention(16, 16, 3, transport=EMD()).cuda()
     inputs, slots = torch.randn(2, 50, 16).cuda(), torch.randn(2, 3, 16).cuda()
     attention(inputs, slots).slots.sum().backward()  # compiles

@@ -1,10 +1,7 @@
 """What holds in every world that makes pictures, and how worlds are found by name."""
 
 import re
-import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -163,20 +160,9 @@ def test_a_bad_index_is_told(index: Any, shape: str) -> None:
         RandomObjects(dim=2).sample(index)
 
 
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_drawing_does_not_wait_for_the_gpu() -> None:
+def test_drawing_does_not_wait_for_the_gpu(no_waiting: Any) -> None:
     world = RandomObjects(dim=2, device="cuda")
     there = torch.arange(3, device="cuda")
     world.sample(range(3))  # the first call may set things up
@@ -190,7 +176,7 @@ def test_drawing_does_not_wait_for_the_gpu() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_only_hidden_sprites_are_waited_for() -> None:
+def test_only_hidden_sprites_are_waited_for(no_waiting: Any) -> None:
     world = MultiDSprites(device="cuda")
     index = torch.arange(64, device="cuda")
     factors = world._factors(index)

@@ -126,7 +126,7 @@ def solve(
     """
     plan, u, v = outputs
     easy = batch.even
-    easy = batch.cost.new_ones(len(start), dtype=torch.bool) if easy is None else easy
+    easy = batch.cost.new_ones(len(start), dtype=torch.bool) if easy is None else easy.clone()
     steps: dict[str, Any] = {}
     if descent is not None:
         steps = {"n_steps": descent.n_steps, "fresh": descent.fresh, "changed": changed}

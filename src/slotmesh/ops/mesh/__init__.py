@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
-from slotmesh.ops._batch import flat_batch, plain_problem
+from slotmesh.ops._batch import flat_batch, quick_problem
 from slotmesh.ops._cpu import use_c
 from slotmesh.ops._drawn import Drawing, Drawn
 from slotmesh.ops._fused import BACKENDS, Backend, flat_temperature, flatten, use_kernel
@@ -152,11 +152,8 @@ def mesh(
     if potentials == "reuse":
         beyond = beyond or "potentials is 'reuse'"
     in_c = use_c("mesh", backend, beyond, cost, a, b, temperature, noise)
-    alone = a is None and b is None and slot_mask is None and input_mask is None
-    if in_c and alone:
-        task = plain_problem("mesh", cost)
-    else:
-        task = problem("mesh", cost, a, b, slot_mask, input_mask)
+    checked = quick_problem if in_c else problem
+    task = checked("mesh", cost, a, b, slot_mask, input_mask)
     with full_precision(cost):
         tau = scaled_temperature("mesh", temperature, cost, task.a.shape[:-1])
         first = _with_noise(task, noise, generator)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
-from slotmesh.ops._batch import flat_batch, plain_problem
+from slotmesh.ops._batch import flat_batch, quick_problem
 from slotmesh.ops._cpu import use_c
 from slotmesh.ops._fused import (
     BACKENDS,
@@ -104,11 +104,8 @@ def sinkhorn(
         return _on_chip(cost, a, b, n_iters, temperature, init, slot_mask, input_mask)
     warm = init if isinstance(init, tuple) else ()
     in_c = use_c("sinkhorn", backend, beyond, cost, a, b, temperature, *warm)
-    alone = a is None and b is None and slot_mask is None and input_mask is None
-    if in_c and alone:
-        task = plain_problem("sinkhorn", cost)
-    else:
-        task = problem("sinkhorn", cost, a, b, slot_mask, input_mask)
+    checked = quick_problem if in_c else problem
+    task = checked("sinkhorn", cost, a, b, slot_mask, input_mask)
     batch = task.a.shape[:-1]
     with full_precision(cost):
         tau = scaled_temperature("sinkhorn", temperature, cost, batch)

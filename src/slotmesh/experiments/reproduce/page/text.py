@@ -6,7 +6,7 @@ from typing import Any
 from slotmesh.experiments.reproduce.record import SIGMAS, Record
 
 MISSING = "not measured yet"
-SHARED = "These rows were measured at once on one GPU, where each is slower than alone."
+SHARED = "Some may have been measured at once on one GPU, where each is slower than alone."
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
