@@ -28,7 +28,7 @@ from slotmesh.experiments.reproduce import (
 )
 from slotmesh.experiments.reproduce.choice import CANDIDATES, chosen, score, settings_of
 from slotmesh.experiments.reproduce.emd_study import PARTS
-from slotmesh.experiments.reproduce.record import SIGMAS, Record, read, summarise, write
+from slotmesh.experiments.reproduce.record import SIGMAS, Record, difference, read, summarise, write
 from slotmesh.experiments.reproduce.rows import BEYOND, BEYOND_MESH, base, beyond, papers
 from slotmesh.experiments.tasks import experiment
 from slotmesh.experiments.training.stream import EvalBatches
@@ -351,3 +351,12 @@ def test_the_module_runs_the_command_too(
     put(tmp_path / "out", "SA", "SA", (0.4, 0.5, 0.6))
     __main__.main(["table1", "--variants", "SA", "--out", str(tmp_path / "out"), "--device", "cpu"])
     assert "SA is measured" in capsys.readouterr().out
+
+
+def test_a_result_is_older_than_a_setting() -> None:
+    old = {"seed": 1, "transport.lr": 2.0}
+    assert difference(old, old | {"transport.grad": "straight_through"}) is None
+    other = difference(old, old | {"transport.grad": "implicit"})
+    assert other == ("transport.grad", "straight_through", "implicit")
+    assert difference(old, {"seed": 1}) == ("transport.lr", 2.0, None)
+    assert difference(old, {"seed": 1}, free=("transport.lr",)) is None

@@ -285,3 +285,12 @@ def test_the_default_folder_says_what_it_holds() -> None:
 
 def test_no_end_of_training_samples_is_right() -> None:
     Data(train_size=None, batch_size=10_000).check()
+
+
+def test_how_mesh_is_differentiated(tmp_path: Path) -> None:
+    settings = tiny("multi-dsprites", "SA-MESH", tmp_path / "run", transport__grad="implicit")
+    assert settings.transport.build().grad == "implicit"
+    learned = change(settings, transport__objective="learned")
+    with pytest.raises(ValueError, match=r"--transport\.grad is 'implicit', expected 'straight"):
+        run_train(learned)
+    assert not (tmp_path / "run").exists()

@@ -26,6 +26,7 @@ TRANSPORTS = {
     "SA-MESH": lambda: Mesh(noise=0.0),
     "SA-MESH lr": lambda: Mesh(noise=0.0, lr=3.0, potentials="reuse"),
     "SA-MESH uniform": lambda: Mesh(noise=0.0, marginals="uniform", potentials="fresh"),
+    "SA-MESH implicit": lambda: Mesh(noise=0.0, n_iters=9, grad="implicit"),
     "SA-MESH unroll": lambda: Mesh(noise=0.0, grad="unroll"),
     "SA-MESH similarity": lambda: Mesh(
         noise=0.0, step=0.2, grad="unroll", objective=SlotSimilarity(alpha=3.0)

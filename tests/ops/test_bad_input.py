@@ -199,8 +199,8 @@ SINKHORN = [
 MESH = [
     (
         (C,),
-        {"grad": "implicit"},
-        "grad is 'implicit', expected one of 'straight_through', 'unroll'",
+        {"grad": "exact"},
+        "grad is 'exact', expected one of 'straight_through', 'implicit', 'unroll'",
     ),
     (
         (C,),

@@ -20,6 +20,7 @@ OPS = {
     "mesh lr": partial(mesh, lr=1.0, n_iters=3),
     "mesh step": partial(mesh, step=0.2, n_iters=3, potentials="reuse", temperature=0.7),
     "mesh fresh": partial(mesh, lr=1.0, n_iters=3, potentials="fresh"),
+    "mesh implicit": partial(mesh, lr=1.0, n_iters=9, grad="implicit"),
     "mesh unroll": partial(mesh, lr=1.0, n_steps=2, n_iters=3, grad="unroll"),
     "mesh unroll step": partial(
         mesh, step=0.2, n_steps=2, n_iters=3, potentials="reuse", grad="unroll"

@@ -196,11 +196,11 @@ def test_batch_elements_do_not_see_each_other(device):
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("keep", [True, False])
-def test_operator_is_well_formed(device, keep):
+@pytest.mark.parametrize(("keep", "implicit"), [(True, False), (False, False), (False, True)])
+def test_operator_is_well_formed(device, keep, implicit):
     args = {k: x.to(device) for k, x in leaves(1, 3, 9, seed=12).items()}
     cost, noise, a, b, tau = (x.requires_grad_() for x in args.values())
-    args = (cost, noise, a, b, None, None, tau, 1.0, 1.0, 0.5, False, 1, 2, False, keep)
+    args = (cost, noise, a, b, None, None, tau, 1.0, 1.0, 0.5, False, 1, 2, False, keep, implicit)
     torch.library.opcheck(mesh_op, args)
 
 

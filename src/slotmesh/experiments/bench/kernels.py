@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from slotmesh.experiments.bench.timing import Run
 
 KINDS: dict[str, str] = {
-    "transport": r"^(forward|backward|emd)_kernel",
+    "transport": r"^(forward|backward|emd|adjoint_\w+)_kernel",
     "distance": r"^distance_",
     "marginal": r"^logit_",
     "convolution": r"fprop|dgrad|wgrad|conv|cudnn",

@@ -18,7 +18,7 @@ from slotmesh.experiments.evaluate import place_of
 from slotmesh.experiments.paper import flags
 from slotmesh.experiments.random_objects import RandomObjectsSettings
 from slotmesh.experiments.reproduce.group import train_group
-from slotmesh.experiments.reproduce.record import Record, read, write
+from slotmesh.experiments.reproduce.record import Record, difference, read, write
 from slotmesh.experiments.runs import _leaves
 from slotmesh.experiments.settings import at_least, flag, plain
 
@@ -188,13 +188,11 @@ def _kept(folder: Path, job: Job, seeds: list[int], split: str, overwrite: bool)
     if overwrite or not path.exists():
         return None
     record = read(path)
-    old, new = record.settings, shared(job.settings)
+    other = difference(record.settings, shared(job.settings))
     mend = "Choose another folder with --out, or pass --overwrite."
-    for name in old | new:
-        if old.get(name) != new.get(name):
-            raise ValueError(
-                f"{path} has {flag(name)} {old.get(name)}, but {new.get(name)} came. {mend}"
-            )
+    if other is not None:
+        name, old, new = other
+        raise ValueError(f"{path} has {flag(name)} {old}, but {new} came. {mend}")
     if record.seeds != seeds or record.split != split:
         raise ValueError(
             f"{path} has the seeds {record.seeds} on {record.split} sets, but {seeds} on {split} "

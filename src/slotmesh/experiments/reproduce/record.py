@@ -11,6 +11,8 @@ from slotmesh.report.page import write_whole
 
 SIGMAS = (1.0, 0.1, 0.01)
 """The columns of Table 1."""
+LATER = {"transport.grad": "straight_through"}
+"""Settings that are younger than some results, and the value that these were made with."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,23 @@ class Summary:
         low, median, high = (_three(x) for x in (self.low, self.median, self.high))
         lost = f", {self.failed} of {self.n} failed" if self.failed else ""
         return f"{median} [{low}-{high}]{lost}"
+
+
+def difference(
+    old: dict[str, Any], new: dict[str, Any], *, free: tuple[str, ...] = ()
+) -> tuple[str, Any, Any] | None:
+    """The first setting with two values, and these; None where a result has the settings asked for.
+
+    Example:
+        >>> from slotmesh.experiments.reproduce.record import difference
+        >>> difference({"steps": 10, "seed": 1}, {"steps": 20, "seed": 1})
+        ('steps', 10, 20)
+    """
+    old = {name: LATER[name] for name in new if name in LATER} | old
+    for name in old | new:
+        if old.get(name) != new.get(name) and name not in free:
+            return name, old.get(name), new.get(name)
+    return None
 
 
 @dataclass(frozen=True)

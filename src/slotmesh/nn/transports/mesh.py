@@ -21,7 +21,7 @@ class Mesh(OptimalTransport):
         n_steps: MESH steps.
         noise: Standard deviation of the noise that breaks ties, drawn once a forward pass.
         potentials: See :func:`slotmesh.mesh`, like ``grad``.
-        grad: ``"straight_through"`` (the paper's) or ``"unroll"``.
+        grad: ``"straight_through"`` (the paper's), ``"implicit"`` or ``"unroll"``.
         objective: Something else to make small than the entropy:
             :class:`~slotmesh.nn.LearnedObjective` or :class:`~slotmesh.nn.SlotSimilarity`. They
             learn only with ``grad="unroll"``.
@@ -79,14 +79,14 @@ class Mesh(OptimalTransport):
                 checks.check_real("Mesh", name, value)
         checks.check_count("Mesh", "n_steps", n_steps, 0)
         checks.check_choice("Mesh", "potentials", potentials, ("detach", "reuse", "fresh"))
-        checks.check_choice("Mesh", "grad", grad, ("straight_through", "unroll"))
+        checks.check_choice("Mesh", "grad", grad, ("straight_through", "implicit", "unroll"))
         if objective is not None:
             say = "LearnedObjective(), SlotSimilarity() or another MeshObjective"
             checks.check_instance("Mesh", "objective", objective, MeshObjective, say)
-        if objective is not None and objective.trainable and grad == "straight_through":
+        if objective is not None and objective.trainable and grad != "unroll":
             raise ValueError(
                 f"Mesh: a {type(objective).__name__} gets no gradient with "
-                "grad='straight_through'. Pass grad='unroll', or trainable=False to the objective."
+                f"grad='{grad}'. Pass grad='unroll', or trainable=False to the objective."
             )
         self.step = step
         self.lr = lr

@@ -12,7 +12,8 @@ by augmenting paths, one for each input that is still in the wrong slot.
 import triton
 import triton.language as tl
 
-from slotmesh.ops._triton.pick import any_of, entry, min_of
+from slotmesh.ops._triton.linear import eliminate
+from slotmesh.ops._triton.pick import any_of, min_of
 from slotmesh.ops._triton.tile import LOG2E, max_of, sum_of
 
 # The spread of the costs over the first temperature, and each temperature over the next.
@@ -115,23 +116,6 @@ def slope(u, inverse, sharpness, data, takes, share, scratch, C: tl.constexpr):
 
 
 @triton.jit
-def eliminate(h, g, m, C: tl.constexpr):
-    """Solve h x = g by Gauss-Jordan; h (M, M) is positive definite, so no row need be swapped.
-
-    Rows from m on are those of the identity.
-    """
-    rows = tl.arange(0, C.M)
-    diagonal = rows[:, None] == rows[None, :]
-    for k in range(m):
-        row = sum_of(tl.where((rows == k)[:, None], h, 0.0), 0)
-        column = sum_of(tl.where((rows == k)[None, :], h, 0.0), 1)
-        factor = tl.where(rows == k, 0.0, column / entry(column, rows, k))
-        h -= factor[:, None] * row[None, :]
-        g -= factor * entry(g, rows, k)
-    return g / sum_of(tl.where(diagonal, h, 0.0), 1)
-
-
-@triton.jit
 def start(data, takes, a, total, size, scratch, C: tl.constexpr):
     """Potentials (M,) in float64; ``size`` is the spread of the costs."""
     cost, plan, own, b, m, n = data
@@ -154,7 +138,7 @@ def start(data, takes, a, total, size, scratch, C: tl.constexpr):
             own_share = sum_of(common, 1) + DAMPING * tl.minimum(wanted, got) + 1e-7 * wanted
             own_share = tl.where(takes, own_share + 1e-20, 1.0)
             h = tl.where(diagonal, own_share[:, None], -common)
-            x = eliminate(h, wanted - got, m, C)
+            x = eliminate(h, wanted - got, m, C.M)
             x = tl.minimum(tl.maximum(x, -LONGEST), LONGEST)
             u += tl.where(takes & (x == x), x / sharpness, 0.0)
             taken += 1

@@ -20,7 +20,8 @@ from slotmesh.ops.mesh.objectives import EntropyObjective, Objective, Similarity
 from slotmesh.ops.mesh.triton import fused_mesh
 from slotmesh.ops.sinkhorn import CONVERGED, scaled_temperature
 from slotmesh.ops.sinkhorn.cpu import cpu_sinkhorn
-from slotmesh.ops.sinkhorn.naive import Potentials, solve
+from slotmesh.ops.sinkhorn.implicit import implicit_plan, with_implicit_gradient
+from slotmesh.ops.sinkhorn.naive import Potentials, solve, start
 from slotmesh.ops.transport import Transport
 
 __all__ = [
@@ -32,7 +33,7 @@ __all__ = [
     "mesh",
 ]
 
-MeshGrad = Literal["straight_through", "unroll"]
+MeshGrad = Literal["straight_through", "implicit", "unroll"]
 PotentialsMode = Literal["detach", "reuse", "fresh"]
 
 
@@ -83,15 +84,18 @@ def mesh(
         objective: What to make small instead of the entropy: an object with a method
             ``derivative(plan)``, such as :class:`slotmesh.ops.SimilarityObjective` or
             :class:`slotmesh.nn.LearnedObjective`.
-        grad: ``"straight_through"`` treats the change of the cost as a constant (the paper's);
+        grad: ``"straight_through"`` treats the change of the cost as a constant (the paper's) and
+            differentiates the iterations of the last Sinkhorn, with ``"reuse"`` of all of them;
+            ``"implicit"`` treats the change likewise and the last plan as converged, so that its
+            gradient by the cost cannot explode, and only the plan and ``cost`` carry one;
             ``"unroll"`` differentiates the descent too, and with it what the objective holds. It
             is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
             less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"``,
             derivatives of first order only); ``"cpu"``, C, several times as fast as torch there
-            (with a C compiler, float32 or less, no ``objective``, neither ``"unroll"`` nor
-            ``"reuse"``, not inside ``torch.compile`` or ``torch.func``); ``"torch"``, which can do
-            everything everywhere; or ``"auto"`` to choose what fits.
+            (with a C compiler, float32 or less, no ``objective``, not ``"unroll"``, ``"reuse"``
+            only if ``"implicit"``, not inside ``torch.compile`` or ``torch.func``); ``"torch"``,
+            which can do everything everywhere; or ``"auto"`` to choose what fits.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the changed cost.
@@ -111,7 +115,7 @@ def mesh(
         >>> plan.round().sum(0), plan.round().sum(1)  # one input each
         (tensor([1., 1.]), tensor([1., 1.]))
     """
-    checks.check_choice("mesh", "grad", grad, ("straight_through", "unroll"))
+    checks.check_choice("mesh", "grad", grad, ("straight_through", "implicit", "unroll"))
     checks.check_choice("mesh", "potentials", potentials, ("detach", "reuse", "fresh"))
     checks.check_choice("mesh", "backend", backend, BACKENDS)
     checks.check_count("mesh", "n_steps", n_steps, 0)
@@ -132,6 +136,7 @@ def mesh(
     checks.check_matrix("mesh", "cost", cost)
     beyond = "grad is 'unroll'" if grad == "unroll" else None
     beyond = beyond if objective is None else "objective is given"
+    implicit = grad == "implicit"
     if use_kernel("mesh", backend, cost, beyond):
         size, per_entry = (lr, False) if step is None else (step, True)
         return _on_chip(
@@ -148,7 +153,10 @@ def mesh(
             slot_mask,
             input_mask,
             potentials,
+            implicit,
         )
+    if implicit and potentials == "reuse":
+        potentials = "detach"  # a graph that nothing would go through
     if potentials == "reuse":
         beyond = beyond or "potentials is 'reuse'"
     in_c = use_c("mesh", backend, beyond, cost, a, b, temperature, noise)
@@ -160,9 +168,13 @@ def mesh(
         length = lr if step is None else _length(step, task)
         if in_c:
             given = a is not None or b is not None
-            plan, last, changed = _in_c(
-                task, first, tau, length, n_steps, n_iters, potentials, given
-            )
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
+                plan, last, changed = _in_c(
+                    task, first, tau, length, n_steps, n_iters, potentials, given
+                )
+            if implicit:
+                changed = changed + (first - first.detach())
+                plan = with_implicit_gradient(plan, -changed / tau, task)
         else:
             changed, u = descend(
                 first,
@@ -175,7 +187,11 @@ def mesh(
                 objective=EntropyObjective() if objective is None else objective,
                 unroll=grad == "unroll",
             )
-            plan, last = solve(task, changed, tau, u, n_iters)
+            if implicit:
+                kernel = -changed / tau
+                plan, last = implicit_plan(kernel, task, start(task, u), n_iters, None)
+            else:
+                plan, last = solve(task, changed, tau, u, n_iters)
         error = marginal_error(plan, task.a, task.b)
     return Transport(
         plan=plan.to(cost.dtype),
@@ -224,10 +240,14 @@ def _on_chip(
     slot_mask: Tensor | None,
     input_mask: Tensor | None,
     potentials: PotentialsMode,
+    implicit: bool,
 ) -> Transport:
     """MESH by the fused kernel."""
     with full_precision(cost):
         task = flatten("mesh", cost, a, b, slot_mask, input_mask)
+        if implicit:
+            # Its gradient is made of the plan, which has to be more than half precise for that.
+            task = task._replace(cost=task.cost.to(torch.float32))
         shape = (*task.batch, *cost.shape[-2:])
         tau = scaled_temperature("mesh", temperature, cost, task.batch)
         drawn, sigma = None, 1.0
@@ -248,9 +268,10 @@ def _on_chip(
             n_steps=n_steps,
             n_iters=n_iters,
             potentials=potentials,
+            implicit=implicit,
         )
     return Transport(
-        plan=plan,
+        plan=plan.to(cost.dtype),
         u=u,
         v=v,
         cost=changed,

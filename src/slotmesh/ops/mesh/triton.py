@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slotmesh.ops._adjoint import implicit_gradients, save_implicit
 from slotmesh.ops._fused import Flat, transport_backward
 from slotmesh.ops._typed import custom_op
 
@@ -26,6 +27,7 @@ def mesh_op(
     n_iters: int,
     fresh: bool,
     keep: bool,
+    implicit: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Plan, u, v, marginal error, trace, changed cost and, with ``keep``, the costs before it."""
     from slotmesh.ops._triton import launch
@@ -71,6 +73,7 @@ def _(
     n_iters: int,
     fresh: bool,
     keep: bool,
+    implicit: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _outputs(cost, n_steps, n_iters, keep)
 
@@ -93,20 +96,57 @@ def _outputs(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    cost, _, a, b, slots, real, tau, sigma, temperature, *_, keep = inputs
-    _, _, _, error, trace, changed, history = output
+    cost, _, a, b, slots, real, tau, sigma, temperature, *_, keep, implicit = inputs
+    plan, u, v, error, trace, changed, history = output
     ctx.set_materialize_grads(False)
+    ctx.sigma, ctx.temperature, ctx.dtype = sigma, temperature, cost.dtype
+    ctx.implicit = implicit
+    if implicit:
+        ctx.mark_non_differentiable(u, v, error, trace, history)
+        save_implicit(ctx, plan, changed, tau, -1.0 / temperature, slots, real)
+        return
     ctx.mark_non_differentiable(error, trace, history)
     ctx.save_for_backward(changed, history if keep else None, trace, a, b, slots, real, tau)
-    ctx.sigma, ctx.temperature, ctx.dtype = sigma, temperature, cost.dtype
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    needs = ctx.needs_input_grad
+    if ctx.implicit:
+        by_cost, by_a, by_b, by_tau = implicit_gradients(ctx, grads[0])
+        by_changed = _where_real(grads[5], *ctx.saved_tensors[3:])
+        if by_changed is not None:
+            by_cost = by_changed if by_cost is None else by_cost + by_changed
+    else:
+        by_cost, by_a, by_b, by_tau = _through_iterations(ctx, *grads)
+    by_noise = ctx.sigma * by_cost if needs[1] and by_cost is not None else None
+    return (
+        by_cost.to(ctx.dtype) if needs[0] and by_cost is not None else None,
+        by_noise,
+        by_a if needs[2] else None,
+        by_b if needs[3] else None,
+        None,
+        None,
+        by_tau if needs[6] else None,
+        *(None,) * 9,
+    )
+
+
+def _where_real(x: Tensor | None, slots: Tensor | None, inputs: Tensor | None) -> Tensor | None:
+    """(batch, m, n), 0 in padding."""
+    if x is not None and slots is not None:
+        x = torch.where(slots.unsqueeze(-1), x, 0.0)
+    if x is not None and inputs is not None:
+        x = torch.where(inputs.unsqueeze(-2), x, 0.0)
+    return x
+
+
+def _through_iterations(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients by cost, a, b and tau."""
     changed, history, trace, a, b, slots, real, tau = ctx.saved_tensors
     needs = ctx.needs_input_grad
     # Both the cost and the noise get the gradient of the changed cost; of the noise in float32.
     dtype = torch.float32 if needs[1] else ctx.dtype
-    by_cost, by_a, by_b, by_tau, _ = transport_backward(
+    return transport_backward(
         changed,
         history,
         trace,
@@ -121,17 +161,7 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         True,
         [needs[2] or needs[3], needs[6], False],
         dtype,
-    )
-    return (
-        by_cost.to(ctx.dtype) if needs[0] else None,
-        ctx.sigma * by_cost if needs[1] else None,
-        by_a if needs[2] else None,
-        by_b if needs[3] else None,
-        None,
-        None,
-        by_tau if needs[6] else None,
-        *(None,) * 8,
-    )
+    )[:4]
 
 
 mesh_op.register_autograd(_backward, setup_context=_setup)
@@ -149,6 +179,7 @@ def fused_mesh(
     n_steps: int,
     n_iters: int,
     potentials: str,
+    implicit: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Plan, u, v, marginal error and changed cost with the batch dimensions of the task."""
     leaves = [x for x in (task.cost, noise, task.a, task.b, tau) if x is not None]
@@ -168,7 +199,8 @@ def fused_mesh(
         n_steps,
         n_iters,
         potentials == "fresh",
-        potentials == "reuse" and n_steps > 0 and graph,
+        potentials == "reuse" and n_steps > 0 and graph and not implicit,
+        implicit,
     )
     m, n = plan.shape[-2:]
     batch = task.batch

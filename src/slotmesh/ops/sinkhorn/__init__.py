@@ -20,7 +20,7 @@ from slotmesh.ops._precision import full_precision
 from slotmesh.ops._problem import compute_dtype, marginal_error, problem
 from slotmesh.ops._typed import broadcasts_to
 from slotmesh.ops.sinkhorn.cpu import cpu_sinkhorn
-from slotmesh.ops.sinkhorn.implicit import implicit_plan
+from slotmesh.ops.sinkhorn.implicit import implicit_plan, with_implicit_gradient
 from slotmesh.ops.sinkhorn.naive import iterate, plan_of, start
 from slotmesh.ops.sinkhorn.triton import fused_sinkhorn
 from slotmesh.ops.transport import Transport
@@ -71,11 +71,10 @@ def sinkhorn(
             them; ``"implicit"`` differentiates the fixed point: constant memory, exact once
             converged, and only the plan carries a gradient, not ``u`` and ``v``.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
-            less, at most 64 slots and 65,536 inputs, no ``tol``, not ``"implicit"``, derivatives of
-            first order only); ``"cpu"``, C, several times as fast as torch there (with a C
-            compiler, float32 or less, no ``tol``, not ``"implicit"``, not inside ``torch.compile``
-            or ``torch.func``); ``"torch"``, which can do everything everywhere; or ``"auto"`` to
-            choose what fits.
+            less, at most 64 slots and 65,536 inputs, no ``tol``, derivatives of first order only);
+            ``"cpu"``, C, several times as fast as torch there (with a C compiler, float32 or less,
+            no ``tol``, not inside ``torch.compile`` or ``torch.func``); ``"torch"``, which can do
+            everything everywhere; or ``"auto"`` to choose what fits.
 
     Returns:
         A :class:`~slotmesh.ops.Transport`.
@@ -99,9 +98,10 @@ def sinkhorn(
     if tol is not None:
         checks.check_real("sinkhorn", "tol", tol)
     checks.check_matrix("sinkhorn", "cost", cost)
-    beyond = "grad is 'implicit'" if grad == "implicit" else None if tol is None else "tol is given"
+    beyond = None if tol is None else "tol is given"
+    implicit = grad == "implicit"
     if use_kernel("sinkhorn", backend, cost, beyond):
-        return _on_chip(cost, a, b, n_iters, temperature, init, slot_mask, input_mask)
+        return _on_chip(cost, a, b, n_iters, temperature, init, slot_mask, input_mask, implicit)
     warm = init if isinstance(init, tuple) else ()
     in_c = use_c("sinkhorn", backend, beyond, cost, a, b, temperature, *warm)
     checked = quick_problem if in_c else problem
@@ -113,8 +113,11 @@ def sinkhorn(
         if in_c:
             flat = flat_batch(task, task.cost, tau, given=a is not None or b is not None)
             u = None if first is None else flat_vector(first.to(task.a.dtype).expand_as(task.a))
-            plan, potentials, _ = cpu_sinkhorn(flat, u, n_iters, batch)
-        elif grad == "implicit":
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
+                plan, potentials, _ = cpu_sinkhorn(flat, u, n_iters, batch)
+            if implicit:
+                plan = with_implicit_gradient(plan, -task.cost / tau, task)
+        elif implicit:
             log_kernel = -task.cost / tau
             plan, potentials = implicit_plan(log_kernel, task, start(task, first), n_iters, tol)
         else:
@@ -142,19 +145,27 @@ def _on_chip(
     init: tuple[Tensor, Tensor] | None,
     slot_mask: Tensor | None,
     input_mask: Tensor | None,
+    implicit: bool,
 ) -> Transport:
     """Sinkhorn by the fused kernel."""
     with full_precision(cost):
         task = flatten("sinkhorn", cost, a, b, slot_mask, input_mask)
+        if implicit:
+            # Its gradient is made of the plan, which has to be more than half precise for that.
+            task = task._replace(cost=task.cost.to(torch.float32))
         scaled = scaled_temperature("sinkhorn", temperature, cost, task.batch)
         u = slot_potentials("sinkhorn", init, cost, task.batch)
         if u is not None:
             u = flat_vector(u.to(torch.float32).expand(*task.batch, -1))
         plan, u, v, error = fused_sinkhorn(
-            task, *flat_temperature(scaled, task.batch), init=u, n_iters=n_iters
+            task,
+            *flat_temperature(scaled, task.batch),
+            init=u,
+            n_iters=n_iters,
+            implicit=implicit,
         )
     return Transport(
-        plan=plan,
+        plan=plan.to(cost.dtype),
         u=u,
         v=v,
         cost=cost,

@@ -46,7 +46,12 @@ def implicit_plan(
     still, kernel = problem.detach(), log_kernel.detach()
     potentials = naive.iterate(kernel, still, u.detach(), n_iters, tol)
     plan = naive.plan_of(kernel, still.a, potentials.v)
-    return ImplicitPlan.apply(log_kernel, problem.a, problem.b, plan), potentials  # pyright: ignore
+    return with_implicit_gradient(plan, log_kernel, problem), potentials
+
+
+def with_implicit_gradient(plan: Tensor, log_kernel: Tensor, problem: Problem) -> Tensor:
+    """A plan (*batch, m, n) that was computed without a graph, with the implicit gradient."""
+    return ImplicitPlan.apply(log_kernel, problem.a, problem.b, plan)  # pyright: ignore
 
 
 def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,14 +76,15 @@ def _eliminate(p: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = p.sum(-1), p.sum(-2)
     smallest = torch.finfo(p.dtype).tiny  # the reciprocal of less is infinite
     filled_rows, filled_columns = rows >= smallest, columns >= smallest
-    row_root = torch.where(filled_rows, rows, 1.0).rsqrt() * filled_rows
+    # Where there is nothing, a root's own derivative would be infinite.
+    root = torch.where(filled_rows, rows, 1.0).sqrt()
+    row_root, root = filled_rows / root, root * filled_rows
     column_share = torch.where(filled_columns, columns, 1.0).reciprocal() * filled_columns
 
     # (diag(r) - P diag(1/c) P^T) x = g_u - P diag(1/c) g_v, scaled to a unit diagonal.
     shared = p * column_share.unsqueeze(-2)
     flow = row_root.unsqueeze(-1) * (shared @ p.mT) * row_root.unsqueeze(-2)
     # A constant moved from v to u changes nothing; pin that direction down.
-    root = rows.sqrt()
     root = root / root.square().sum(-1, keepdim=True).clamp(min=1e-300).sqrt()
     eye = torch.eye(p.shape[-2], dtype=p.dtype, device=p.device)
     system = (1.0 + 1e-12) * eye - flow + root.unsqueeze(-1) * root.unsqueeze(-2)

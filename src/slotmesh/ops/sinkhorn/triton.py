@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slotmesh.ops._adjoint import implicit_gradients, save_implicit
 from slotmesh.ops._fused import Flat, transport_backward
 from slotmesh.ops._typed import custom_op
 
@@ -20,6 +21,7 @@ def sinkhorn_op(
     init: Tensor | None,
     temperature: float,
     n_iters: int,
+    implicit: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Plan, u, v, marginal error, and the trace that backward reads."""
     from slotmesh.ops._triton import launch
@@ -59,6 +61,7 @@ def _(
     init: Tensor | None,
     temperature: float,
     n_iters: int,
+    implicit: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _outputs(cost, n_iters)
 
@@ -76,17 +79,25 @@ def _outputs(cost: Tensor, n_iters: int) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    cost, a, b, slots, real, tau, _, temperature, _ = inputs
-    *_, error, trace = output
+    cost, a, b, slots, real, tau, _, temperature, _, implicit = inputs
+    plan, u, v, error, trace = output
     ctx.set_materialize_grads(False)
+    ctx.implicit = implicit
+    if implicit:
+        ctx.mark_non_differentiable(u, v, error, trace)
+        save_implicit(ctx, plan, cost, tau, -1.0 / temperature)
+        return
     ctx.mark_non_differentiable(error, trace)
     ctx.save_for_backward(cost, trace, a, b, slots, real, tau)
     ctx.temperature = temperature
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    cost, trace, a, b, slots, real, tau = ctx.saved_tensors
     needs = ctx.needs_input_grad
+    if ctx.implicit:
+        by_cost, by_a, by_b, by_tau = implicit_gradients(ctx, grads[0])
+        return by_cost, by_a, by_b, None, None, by_tau, None, None, None, None
+    cost, trace, a, b, slots, real, tau = ctx.saved_tensors
     by_cost, by_a, by_b, by_tau, by_init = transport_backward(
         cost,
         None,
@@ -111,8 +122,7 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         None,
         by_tau if needs[5] else None,
         by_init if needs[6] else None,
-        None,
-        None,
+        *(None,) * 3,
     )
 
 
@@ -120,11 +130,26 @@ sinkhorn_op.register_autograd(_backward, setup_context=_setup)
 
 
 def fused_sinkhorn(
-    task: Flat, tau: Tensor | None, temperature: float, init: Tensor | None, n_iters: int
+    task: Flat,
+    tau: Tensor | None,
+    temperature: float,
+    init: Tensor | None,
+    n_iters: int,
+    *,
+    implicit: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Plan, u, v and marginal error with the batch dimensions of the task."""
     plan, u, v, error, _ = sinkhorn_op(
-        task.cost, task.a, task.b, task.slots, task.inputs, tau, init, temperature, n_iters
+        task.cost,
+        task.a,
+        task.b,
+        task.slots,
+        task.inputs,
+        tau,
+        init,
+        temperature,
+        n_iters,
+        implicit,
     )
     m, n = plan.shape[-2:]
     batch = task.batch

@@ -28,6 +28,7 @@ from slotmesh.experiments.reproduce.multi_dsprites.record import (
     write,
 )
 from slotmesh.experiments.reproduce.multi_dsprites.training import train
+from slotmesh.experiments.reproduce.record import difference
 from slotmesh.experiments.runs import Run, open_run, steps_done
 from slotmesh.experiments.settings import at_least, flag
 from slotmesh.report.page import write_whole
@@ -175,14 +176,15 @@ def _kept(asked: MultiDSprites, variant: Variant) -> Measured | None:
     if asked.overwrite or not path.exists():
         return None
     record = read(path)
-    old, new = record.settings, deciding(settings_of(asked, variant))
-    for name in old | new:
-        # On which machine it was trained decides the precision.
-        if old.get(name) != new.get(name) and name != "hardware.precision":
-            raise ValueError(
-                f"{path} has {flag(name)} {old.get(name)}, but {new.get(name)} came. Choose "
-                "another folder with --out, or pass --overwrite."
-            )
+    # On which machine it was trained decides the precision.
+    asked_for = deciding(settings_of(asked, variant))
+    other = difference(record.settings, asked_for, free=("hardware.precision",))
+    if other is not None:
+        name, old, new = other
+        raise ValueError(
+            f"{path} has {flag(name)} {old}, but {new} came. Choose another folder with --out, or "
+            "pass --overwrite."
+        )
     return record
 
 

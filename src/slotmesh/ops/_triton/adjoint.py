@@ -1,0 +1,125 @@
+# type: ignore  # kernels are a language of their own, which only looks like Python
+"""The implicit gradient of a plan: see :mod:`slotmesh.ops.sinkhorn.implicit` for the mathematics.
+
+The first kernel sums over inputs what the small system of the slots is made of, in parts; each
+program of the second solves that system for itself and writes the gradients of its own inputs. All
+is in float64: where a plan is nearly hard the system is nearly singular.
+"""
+
+# ruff: noqa: N803
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from slotmesh.ops._triton.linear import eliminate
+from slotmesh.ops._triton.tile import sum_of
+
+# Numbers of a block that one thread holds, with up to 32 slots, and programs that keep a GPU busy.
+NUMBERS, PROGRAMS = 16, 528
+
+
+@triton.jit
+def pulled(plan, grad, k, m, n, N: tl.constexpr, M: tl.constexpr):
+    """A block of the plan and of it times its gradient (M, N), with sums and one over the sums."""
+    rows, cols = tl.arange(0, M), k * N + tl.arange(0, N)
+    inside = (rows < m)[:, None] & (cols < n)[None, :]
+    at = rows[:, None] * n + cols[None, :]
+    p = tl.load(plan + at, mask=inside, other=0.0).to(tl.float64)
+    g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float64)
+    # What no mass goes to can have any gradient.
+    w = tl.where(p == 0, 0.0, p * g)
+    c = sum_of(p, 0)
+    share = tl.where(c > 0, 1.0 / tl.where(c > 0, c, 1.0), c * 0.0)
+    return p, w, sum_of(w, 0), share, cols, at, inside
+
+
+@triton.jit
+def adjoint_gather_kernel(plan, grad, parts, m, n, blocks, N: tl.constexpr, M: tl.constexpr):
+    """Mass that slots share (M, M), the right side (M,) and the sum of all, over a part of inputs.
+
+    Two slots share of an input what the plan gives to one times the share of the other.
+    """
+    element = tl.program_id(0).to(tl.int64)
+    rows = tl.arange(0, M)
+    plan += element * m * n
+    grad += element * m * n
+    common = tl.full((M, M), 0.0, tl.float64)
+    right = tl.full((M,), 0.0, tl.float64)
+    whole = tl.full((N,), 0.0, tl.float64)
+    for k in range(blocks):
+        k += tl.program_id(1) * blocks
+        p, w, into, share, cols, _, _ = pulled(plan, grad, k, m, n, N, M)
+        right += sum_of(w - p * (into * share)[None, :], 1)
+        whole += into
+        for i in range(m):
+            row = tl.load(plan + i * n + cols, mask=cols < n, other=0.0).to(tl.float64)
+            with_i = sum_of(p * (row * share)[None, :], 1)
+            common += tl.where((rows == i)[:, None], with_i[None, :], 0.0)
+    parts += (element * tl.num_programs(1) + tl.program_id(1)) * (M * M + M + 1)
+    tl.store(parts + rows[:, None] * M + rows[None, :], common)
+    tl.store(parts + M * M + rows, right)
+    tl.store(parts + M * M + M, sum_of(whole, 0))
+
+
+@triton.jit
+def adjoint_apply_kernel(
+    plan, grad, parts, by_cost, by_a, by_b, scale, m, n, blocks, N: tl.constexpr, M: tl.constexpr
+):  # fmt: skip
+    """Gradients by the log kernel, times scale, and by both masses."""
+    element = tl.program_id(0).to(tl.int64)
+    rows = tl.arange(0, M)
+    plan += element * m * n
+    grad += element * m * n
+    by_cost += element * m * n
+    parts += element * tl.num_programs(1) * (M * M + M + 1)
+    common = tl.full((M, M), 0.0, tl.float64)
+    right = tl.full((M,), 0.0, tl.float64)
+    whole = right
+    for _ in range(tl.num_programs(1)):
+        common += tl.load(parts + rows[:, None] * M + rows[None, :])
+        right += tl.load(parts + M * M + rows)
+        whole += tl.load(parts + M * M + M)
+        parts += M * M + M + 1
+
+    mass = sum_of(common, 1)
+    filled = mass > 0
+    root = tl.sqrt(tl.where(filled, mass, 1.0))
+    over = tl.where(filled, 1.0 / root, 0.0)
+    total = tl.maximum(sum_of(mass, 0), 1e-300)
+    pin = tl.where(filled, root / tl.sqrt(total), 0.0)
+    h = pin[:, None] * pin[None, :] - common * over[:, None] * over[None, :]
+    h += tl.where(rows[:, None] == rows[None, :], 1.0 + 1e-12, 0.0)
+    x = over * eliminate(h, over * right, m, M)
+    # A constant may move between x and y. Slots are scaled last, so the total of b has no effect.
+    x = tl.where(filled, x + (whole - sum_of(mass * x, 0)) / total, 0.0)
+    if tl.program_id(1) == 0:
+        tl.store(by_a + element * m + rows, x.to(tl.float32), mask=rows < m)
+    for k in range(blocks):
+        k += tl.program_id(1) * blocks
+        p, w, into, share, cols, at, inside = pulled(plan, grad, k, m, n, N, M)
+        y = share * (into - sum_of(p * x[:, None], 0))
+        g = scale * (w - p * (x[:, None] + y[None, :]))
+        tl.store(by_cost + at, g.to(by_cost.dtype.element_ty), mask=inside)
+        tl.store(by_b + element * n + cols, y.to(tl.float32), mask=cols < n)
+
+
+def adjoint(
+    plan: Tensor, grad: Tensor, by_cost: Tensor, by_a: Tensor, by_b: Tensor, scale: float
+) -> None:
+    """Fill the gradients by cost (batch, m, n), a (batch, m) and b (batch, n); all contiguous."""
+    batch, m, n = plan.shape
+    rows = max(2, 1 << (m - 1).bit_length())
+    warps = max(4, rows // 4)  # or the system of the slots would not fit into registers
+    columns = 32 * warps * min(NUMBERS, 512 // rows) // rows
+    blocks = -(-n // columns)
+    # A block each, or several where there are more than a GPU works on at once.
+    each = -(-blocks * batch // PROGRAMS)
+    n_parts = -(-blocks // each)
+    parts = plan.new_empty((batch, n_parts, rows * rows + rows + 1), dtype=torch.float64)
+    size = {"N": columns, "M": rows, "num_warps": warps}
+    adjoint_gather_kernel[(batch, n_parts)](plan, grad, parts, m, n, each, **size)
+    adjoint_apply_kernel[(batch, n_parts)](
+        plan, grad, parts, by_cost, by_a, by_b, scale, m, n, each, **size
+    )
