@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from slotmesh.experiments.paper import ROWS
 from slotmesh.experiments.reproduce import MultiDSprites
 from slotmesh.experiments.reproduce.multi_dsprites.card import weights_name
 from slotmesh.experiments.reproduce.multi_dsprites.command import settings_of
@@ -146,3 +147,18 @@ def test_committed_weights_are_those_of_the_results(variant: str) -> None:
     assert sum(p.numel() for p in model.parameters()) == one.parameters
     kept = json.loads((folder / "settings.json").read_text())
     assert (kept["variant"], kept["seed"], kept["steps"]) == (variant, one.seed, one.steps)
+
+
+def test_readme_says_what_was_measured() -> None:
+    said = " ".join((RESULTS.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    ours, papers = {}, {}
+    for variant, one in records_in(RESULTS).items():
+        assert one.test is not None
+        ours[variant] = round(100 * one.test.metrics["fg_miou"])
+        [row] = [r for r in ROWS if (r.table, r.variant) == ("Table 3", variant)]
+        papers[variant] = round(100 * row.results["fg_miou"][0])
+    expected = (
+        f"fit the objects with an FG-mIoU of {ours['SA-MESH']} %, those of SA with {ours['SA']} % "
+        f"(paper: {papers['SA-MESH']} and {papers['SA']})"
+    )
+    assert expected in said

@@ -16,8 +16,9 @@ _LEAD = """
 Multi-dSprites dataset, {papers:,} steps, five seeds. Ours: slotmesh's own Multi-dSprites world,
 whose scenes are drawn after the description of the dataset, {ours} steps, one seed, in bfloat16
 where it is trained on a GPU. Network, learning rate, batches and the lambda of MESH are those of
-the authors' code, and all variants see the same scenes in the same order. The learning rate halves
-every 100,000 steps, so that ours ends at a higher one than the paper's.
+the authors' code, and all variants see the same scenes in the same order. The gradient goes through
+the last Sinkhorn of MESH, in the authors' code through those of its steps as well. The learning
+rate halves every 100,000 steps, so that ours ends at a higher one than the paper's.
 
 Nothing is learned or chosen from the {n} test scenes: the weights that are tested are those with
 the lowest loss on {val} validation scenes. The paper's FG-mIoU differs between seeds by up to 5.4
