@@ -11,8 +11,9 @@ from slotmesh.ops._logit import logit_op, logits
 from ._kernels import near
 from ._reference import randn
 
-# Elements, features, hidden: odd, more than a block of elements, more than one round of programs.
-SHAPES = [(1, 1, 1), (37, 7, 20), (300, 64, 128), (513, 128, 33)]
+# Elements, features, hidden: odd, more than a block of elements, more than one round of programs;
+# few, many and wide, as the gradient tells them apart for two programs.
+SHAPES = [(1, 1, 1), (37, 7, 20), (300, 64, 128), (513, 128, 33), (130, 100, 70)]
 
 
 def leaves(n: int, d: int, h: int) -> list[Tensor]:
@@ -46,6 +47,24 @@ def test_values_and_gradients(device, shape, monkeypatch):
     half = torch.finfo(torch.bfloat16).eps
     for name, share, one, right in zip(
         ("x", "weight", "bias", "last"), (half, half, 1e-5, 1e-5), gradients, wanted, strict=True
+    ):
+        near(one, right, share, name)
+
+
+def test_more_parts_than_are_summed_at_once(device):
+    from slotmesh.ops._triton import logit as kernels
+
+    n = kernels.FEW["N"] * (kernels.MOST_PARTS + 2) + 1
+    x, *weights = leaves(n, 5, 9)
+    grad = randn(n, seed=9)
+    exact = [w.double().requires_grad_() for w in weights]
+    wanted = torch.autograd.grad(truth(x.double(), *exact), exact, grad)
+    found = [w.float().to(device).requires_grad_() for w in weights]
+    actual = logits(x.to(device), *found)
+    gradients = torch.autograd.grad(actual, found, grad.to(device, torch.float32))
+    half = torch.finfo(torch.bfloat16).eps
+    for name, share, one, right in zip(
+        ("weight", "bias", "last"), (half, 1e-5, 1e-5), gradients, wanted, strict=True
     ):
         near(one, right, share, name)
 

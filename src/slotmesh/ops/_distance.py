@@ -57,11 +57,9 @@ def distance_backward(
     from slotmesh.ops._triton import distance
 
     q, k = queries.contiguous(), keys.contiguous()
-    (batch, m, d), n = q.shape, k.shape[1]
-    parts = q.new_empty((batch, distance.n_parts(n, d), m, d), dtype=torch.float32)
-    by_keys = torch.empty_like(k)
-    distance.backward(q, k, cost, grad.contiguous(), parts, by_keys, squared)
-    return parts.sum(1).to(q.dtype), by_keys
+    by_queries, by_keys = torch.empty_like(q), torch.empty_like(k)
+    distance.backward(q, k, cost, grad.contiguous(), by_queries, by_keys, squared)
+    return by_queries, by_keys
 
 
 @distance_backward.register_fake

@@ -59,14 +59,14 @@ def logit_backward(
     """Gradients by x, and (h, d + 2) by weight, bias and last side by side."""
     from slotmesh.ops._triton import logit
 
-    n, (h, d) = x.shape[0], weight.shape
-    if n == 0:
+    h, d = weight.shape
+    if x.shape[0] == 0:
         return torch.zeros_like(x), weight.new_zeros((h, d + 2), dtype=torch.float32)
     x, weight, bias, last, grad = (t.contiguous() for t in (x, weight, bias, last, grad))
     by_x = torch.empty_like(x)
-    parts = x.new_empty((logit.n_programs(n), h, d + 2), dtype=torch.float32)
-    logit.backward(x, weight, bias, last, grad, by_x, parts)
-    return by_x, parts.sum(0)
+    rest = x.new_empty((h, d + 2), dtype=torch.float32)
+    logit.backward(x, weight, bias, last, grad, by_x, rest)
+    return by_x, rest
 
 
 @logit_backward.register_fake

@@ -126,7 +126,9 @@ class OptimalTransport(SlotTransport):
     ) -> tuple[Tensor, Tensor | None]:
         """Cost ``(..., m, n)`` and slot marginal ``(..., m)`` of this iteration."""
         # In float32 also under autocast: rounded distances would make ties of near ones.
-        cost = self.cost_scale * exact_cost(queries, keys, self.cost).to(slots.dtype)
+        cost = exact_cost(queries, keys, self.cost).to(slots.dtype)
+        if self.cost_scale != 1.0:
+            cost = self.cost_scale * cost
         total = self._total(slots.shape[-2], scene.slot_mask, slots)
         if self.marginals == "learned":
             return cost, self.slot_marginal(slots, total, scene.slot_mask)

@@ -45,7 +45,7 @@ def distance_backward_kernel(
     keys,
     cost,
     grad,
-    by_queries,
+    parts,
     by_keys,
     m,
     n,
@@ -54,7 +54,7 @@ def distance_backward_kernel(
     N: tl.constexpr,
     D: tl.constexpr,
 ):
-    """Gradients of a block of keys; by_queries (B, blocks, m, d) has the part of each block.
+    """Gradients of a block of keys; parts (B, blocks, m, d) has that by queries of each block.
 
     Differences need not be formed for each pair: what pulls a key is its own place times the sum of
     the weights, less the weighted sum of queries. Places are taken from the first query, so that
@@ -65,7 +65,7 @@ def distance_backward_kernel(
     queries += i_b * m * d
     cost += i_b * m * n
     grad += i_b * m * n
-    by_queries += (i_b * tl.num_programs(1) + i_n) * m * d
+    parts += (i_b * tl.num_programs(1) + i_n) * m * d
     at, inside = _at(i_b, o_n, o_d, n, d)
     origin = tl.load(queries + o_d, mask=o_d < d, other=0.0).to(tl.float32)
     b_k = tl.load(keys + at, mask=inside, other=0.0).to(tl.float32) - origin[None, :]
@@ -84,25 +84,37 @@ def distance_backward_kernel(
         total += b_w
         pulled += b_w[:, None] * b_q[None, :]
         b_dq = b_q * sum_of(b_w, 0) - sum_of(b_w[:, None] * b_k, 0)
-        tl.store(by_queries + i * d + o_d, b_dq, mask=o_d < d)
+        tl.store(parts + i * d + o_d, b_dq, mask=o_d < d)
     b_dk = b_k * total[:, None] - pulled
     tl.store(by_keys + at, b_dk.to(by_keys.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def distance_fold_kernel(parts, by_queries, n_parts, size, P: tl.constexpr, S: tl.constexpr):
+    """Sum of parts (B, n_parts, size) to (B, size), in the dtype of the queries."""
+    i_b = tl.program_id(0).to(tl.int64)
+    o_p, o_s = tl.arange(0, P), tl.program_id(1) * S + tl.arange(0, S)
+    parts += i_b * n_parts * size
+    total = tl.full((P, S), 0.0, tl.float32)
+    for start in range(0, n_parts, P):
+        rows = start + o_p
+        there = (rows < n_parts)[:, None] & (o_s < size)[None, :]
+        total += tl.load(parts + rows[:, None] * size + o_s[None, :], mask=there, other=0.0)
+    found = sum_of(total, 0).to(by_queries.dtype.element_ty)
+    tl.store(by_queries + i_b * size + o_s, found, mask=o_s < size)
 
 
 # Numbers of a block, and its warps: for vectors of 64 on an H200.
 FORWARD = {"numbers": 4096, "num_warps": 4}
 BACKWARD = {"numbers": 2048, "num_warps": 1}
+# Parts that are read at once, and the numbers of each.
+FOLD = {"P": 32, "S": 64, "num_warps": 4}
 
 
 def _block(d: int, numbers: int, num_warps: int) -> dict[str, int]:
     """Keys in a block, and their length rounded up."""
     wide = max(16, 1 << (d - 1).bit_length())
     return {"N": max(1, min(128, numbers // wide)), "D": wide, "num_warps": num_warps}
-
-
-def n_parts(n: int, d: int) -> int:
-    """Blocks that the keys make backward, each with its part of the queries' gradient."""
-    return -(-n // _block(d, **BACKWARD)["N"])
 
 
 def forward(queries: Tensor, keys: Tensor, cost: Tensor, squared: bool) -> None:
@@ -122,8 +134,12 @@ def backward(
     by_keys: Tensor,
     squared: bool,
 ) -> None:
-    """Fill by_queries (B, parts, m, d) and by_keys (B, n, d); all contiguous."""
+    """Fill by_queries (B, m, d) and by_keys (B, n, d); all contiguous."""
     (batch, m, d), n = queries.shape, keys.shape[1]
-    distance_backward_kernel[batch, n_parts(n, d)](
-        queries, keys, cost, grad, by_queries, by_keys, m, n, d, squared, **_block(d, **BACKWARD)
+    size = _block(d, **BACKWARD)
+    blocks = -(-n // size["N"])
+    parts = cost.new_empty((batch, blocks, m, d))
+    distance_backward_kernel[batch, blocks](
+        queries, keys, cost, grad, parts, by_keys, m, n, d, squared, **size
     )
+    distance_fold_kernel[batch, -(-m * d // FOLD["S"])](parts, by_queries, blocks, m * d, **FOLD)

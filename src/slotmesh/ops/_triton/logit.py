@@ -14,7 +14,7 @@ from torch import Tensor
 from slotmesh.ops._triton.tile import sum_of
 
 PROGRAMS = 264
-"""Of the gradient: two for each multiprocessor of an H200."""
+"""Of the gradient at most: two for each multiprocessor of an H200."""
 
 
 @triton.jit
@@ -22,14 +22,14 @@ def _read(base, rows, cols, n, k):
     """A block of a matrix (n, k) in bfloat16; 0 outside."""
     inside = (rows < n)[:, None] & (cols < k)[None, :]
     at = rows.to(tl.int64)[:, None] * k + cols[None, :]
-    return tl.load(base + at, mask=inside, other=0.0).to(tl.bfloat16), at, inside
+    return tl.load(base + at, mask=inside, other=0.0).to(tl.bfloat16)
 
 
 @triton.jit
 def _layer(weight, bias, last, d, h, D: tl.constexpr, H: tl.constexpr):
     """Weights (H, D), biases and last weights (H,)."""
     o_h, o_d = tl.arange(0, H), tl.arange(0, D)
-    b_w, _, _ = _read(weight, o_h, o_d, h, d)
+    b_w = _read(weight, o_h, o_d, h, d)
     b_b = tl.load(bias + o_h, mask=o_h < h, other=0.0).to(tl.float32)
     b_l = tl.load(last + o_h, mask=o_h < h, other=0.0).to(tl.float32)
     return b_w, b_b, b_l
@@ -42,7 +42,7 @@ def logit_kernel(
     """Elements (n, d) to logits (n,)."""
     o_n = tl.program_id(0) * N + tl.arange(0, N)
     b_w, b_b, b_l = _layer(weight, bias, last, d, h, D, H)
-    b_x, _, _ = _read(x, o_n, tl.arange(0, D), n, d)
+    b_x = _read(x, o_n, tl.arange(0, D), n, d)
     hidden = tl.maximum(tl.dot(b_x, tl.trans(b_w)) + b_b[None, :], 0.0)
     tl.store(logit + o_n, sum_of(hidden * b_l[None, :], 1), mask=o_n < n)
 
@@ -57,40 +57,73 @@ def logit_backward_kernel(
     by_x,
     parts,
     n,
-    d,
-    h,
+    d: tl.constexpr,
+    h: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
     H: tl.constexpr,
 ):
-    """Gradient by elements; parts (programs, h, d + 2) has those by weights, bias and last."""
-    o_d, o_h = tl.arange(0, D), tl.arange(0, H)
+    """Gradient by elements; parts (programs, h d + h + h) has those by weights, bias and last.
+
+    The hidden layer is (H, N), so that sums over elements stay within a few threads.
+    """
+    o_d, o_h, o_i = tl.arange(0, D), tl.arange(0, H), tl.arange(0, N)
     b_w, b_b, b_l = _layer(weight, bias, last, d, h, D, H)
     by_w = tl.full((H, D), 0.0, tl.float32)
     by_b = tl.full((H,), 0.0, tl.float32)
     by_l = tl.full((H,), 0.0, tl.float32)
+    # Only where a block starts needs 64 bits: offsets inside it take half the registers.
+    at = o_i[:, None] * d + o_d[None, :]
     for start in range(tl.program_id(0) * N, n, tl.num_programs(0) * N):
-        o_n = start + tl.arange(0, N)
-        b_x, at, inside = _read(x, o_n, o_d, n, d)
+        o_n = start + o_i
+        base = tl.cast(start, tl.int64) * d
+        inside = (o_n < n)[:, None] & (o_d < d)[None, :]
+        b_x = tl.load(x + base + at, mask=inside, other=0.0).to(tl.bfloat16)
         b_g = tl.load(grad + o_n, mask=o_n < n, other=0.0).to(tl.float32)
-        hidden = tl.maximum(tl.dot(b_x, tl.trans(b_w)) + b_b[None, :], 0.0)
-        by_l += sum_of(hidden * b_g[:, None], 0)
-        pull = tl.where(hidden > 0, b_g[:, None] * b_l[None, :], 0.0)
-        by_b += sum_of(pull, 0)
+        hidden = tl.maximum(tl.dot(b_w, tl.trans(b_x)) + b_b[:, None], 0.0)
+        by_l += sum_of(hidden * b_g[None, :], 1)
+        pull = tl.where(hidden > 0, b_g[None, :] * b_l[:, None], 0.0)
+        by_b += sum_of(pull, 1)
         pull = pull.to(tl.bfloat16)
-        by_w = tl.dot(tl.trans(pull), b_x, by_w)
-        b_dx = tl.dot(pull, b_w)
-        tl.store(by_x + at, b_dx.to(by_x.dtype.element_ty), mask=inside)
-    row = (tl.program_id(0) * h + o_h) * (d + 2)
+        by_w = tl.dot(pull, b_x, by_w)
+        b_dx = tl.dot(tl.trans(pull), b_w)
+        tl.store(by_x + base + at, b_dx.to(by_x.dtype.element_ty), mask=inside)
+    parts += tl.program_id(0) * h * (d + 2)
     there = o_h < h
-    tl.store(parts + row[:, None] + o_d[None, :], by_w, mask=there[:, None] & (o_d < d)[None, :])
-    tl.store(parts + row + d, by_b, mask=there)
-    tl.store(parts + row + d + 1, by_l, mask=there)
+    in_w = there[:, None] & (o_d < d)[None, :]
+    tl.store(parts + o_h[:, None] * d + o_d[None, :], by_w, mask=in_w)
+    tl.store(parts + h * d + o_h, by_b, mask=there)
+    tl.store(parts + h * d + h + o_h, by_l, mask=there)
+
+
+@triton.jit
+def logit_fold_kernel(
+    parts, rest, n_parts, d: tl.constexpr, h: tl.constexpr, P: tl.constexpr, S: tl.constexpr
+):
+    """Sum of parts (n_parts, h d + h + h) to (h, d + 2): weights, bias and last side by side."""
+    o_p, o_s = tl.arange(0, P), tl.program_id(0) * S + tl.arange(0, S)
+    size: tl.constexpr = h * (d + 2)
+    total = tl.full((P, S), 0.0, tl.float32)
+    for start in range(0, n_parts, P):
+        rows = start + o_p
+        there = (rows < n_parts)[:, None] & (o_s < size)[None, :]
+        total += tl.load(parts + rows[:, None] * size + o_s[None, :], mask=there, other=0.0)
+    is_weight = o_s < h * d
+    row = tl.where(is_weight, o_s // d, o_s % h)
+    col = tl.where(is_weight, o_s % d, o_s // h)
+    tl.store(rest + row * (d + 2) + col, sum_of(total, 0), mask=o_s < size)
 
 
 # Elements of a block, and how it runs: for 64 features and 128 hidden on an H200.
 FORWARD = {"N": 128, "num_warps": 4, "num_stages": 1}
-BACKWARD = {"N": 32, "num_warps": 4, "num_stages": 2}
+FEW = {"N": 32, "num_warps": 4, "num_stages": 1}
+# With half of a multiprocessor's registers, so that two programs share it.
+MANY = {"N": 64, "num_warps": 8, "num_stages": 3, "maxnreg": 128}
+# For more features or hidden, where the registers of the two above do not hold a block.
+WIDE = {"N": 32, "num_warps": 8, "num_stages": 3}
+# Numbers of a program, and at most how many of their parts it reads at once.
+FOLD = {"S": 64, "num_warps": 4}
+MOST_PARTS = 32
 
 
 def _size(d: int, h: int) -> dict[str, int]:
@@ -98,9 +131,11 @@ def _size(d: int, h: int) -> dict[str, int]:
     return {"D": wide, "H": high}
 
 
-def n_programs(n: int) -> int:
-    """Programs of the gradient for so many elements."""
-    return max(1, min(PROGRAMS, -(-n // BACKWARD["N"])))
+def _backward(n: int, d: int, h: int) -> dict[str, int]:
+    """How the gradient runs: few elements have a program for each block."""
+    if d > 64 or h > 128:
+        return WIDE
+    return FEW if n <= PROGRAMS * FEW["N"] else MANY
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor, last: Tensor, logit: Tensor) -> None:
@@ -118,10 +153,17 @@ def backward(
     last: Tensor,
     grad: Tensor,
     by_x: Tensor,
-    parts: Tensor,
+    rest: Tensor,
 ) -> None:
-    """Fill by_x (n, d) and parts (programs, h, d + 2); all contiguous."""
+    """Fill by_x (n, d), and rest (h, d + 2) by weight, bias and last; all contiguous."""
     (n, d), h = x.shape, weight.shape[0]
-    logit_backward_kernel[(parts.shape[0],)](
-        x, weight, bias, last, grad, by_x, parts, n, d, h, **_size(d, h), **BACKWARD
+    run = _backward(n, d, h)
+    programs = min(PROGRAMS, -(-n // run["N"]))
+    parts = rest.new_empty((programs, rest.numel()))
+    logit_backward_kernel[(programs,)](
+        x, weight, bias, last, grad, by_x, parts, n, d, h, **_size(d, h), **run
+    )
+    at_once = min(MOST_PARTS, max(2, 1 << (programs - 1).bit_length()))
+    logit_fold_kernel[(-(-rest.numel() // FOLD["S"]),)](
+        parts, rest, programs, d, h, P=at_once, **FOLD
     )
