@@ -28,6 +28,7 @@ from slotmesh.models import ObjectDiscovery
 
 from ._jobs import assert_same, metrics, state
 
+BASE = command.base
 SIZES: dict[str, Any] = {"steps": 10, "batch_size": 2, "train_size": 8, "test_size": 7}
 
 
@@ -38,8 +39,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "base", small_base)
 
 
-def small_base(variant: str) -> Any:
-    start = Discovery.preset("multi-dsprites", variant, "paper")
+def small_base(variant: Any) -> Any:
+    start = BASE(variant)
     model = {"channels": 4, "slot_dim": 8, "mlp_dim": 8}
     return replace(
         start,
@@ -326,3 +327,17 @@ def test_the_settings_are_the_papers_but_for_its_length(monkeypatch: pytest.Monk
         assert made.data.test_size == 2880
     with pytest.raises(ValueError, match="--steps is 0"):
         run_multi_dsprites(MultiDSprites(steps=0))
+
+
+def test_another_gradient_is_another_row(whole: Whole, tmp_path: Path) -> None:
+    found, _ = measure(tmp_path, variants=("SA-MESH-implicit",))
+    one, usual = found["SA-MESH-implicit"], whole[1]["SA-MESH"]
+    new = {name: x for name, x in one.settings.items() if usual.settings[name] != x}
+    assert new == {"transport.grad": "implicit"}
+    assert one.train["loss"][0] == usual.train["loss"][0]
+    assert one.train["loss"][-1] != usual.train["loss"][-1]
+    assert one.command.startswith("slotmesh reproduce multi-dsprites --variants SA-MESH-implicit")
+    # Only the rows of the paper have weights to go by.
+    assert not (tmp_path / "checkpoints").exists()
+    figure = draw_curves({"SA-MESH": usual, **found})
+    assert [line.get_linestyle() for line in figure.axes[0].get_lines()] == ["-", ":"]

@@ -11,11 +11,12 @@ from PIL import Image
 
 from slotmesh.experiments.report.collect import Found
 from slotmesh.experiments.report.samples import Shower
-from slotmesh.experiments.reproduce.multi_dsprites.record import Measured
+from slotmesh.experiments.reproduce.multi_dsprites.record import GRADIENTS, Measured
 from slotmesh.experiments.runs import Run
 from slotmesh.report.figures import COLOURS, panels, svg_bytes
 
 CURVES = "curves.svg"
+_DASHES = dict(zip(GRADIENTS, ("--", ":"), strict=True))
 SCENES = 5
 """The first test scenes: none is chosen."""
 
@@ -53,7 +54,8 @@ def draw_curves(found: dict[str, Measured]) -> Figure:
             steps, values = _points(getattr(one, room), name, factor)
             # The loss of single batches is noisy.
             width = 1.0 if room == "train" else 2.0
-            axes.plot(steps, values, color=COLOURS[variant], linewidth=width, label=variant)
+            colour, dashes = COLOURS.get(variant, COLOURS["SA-MESH"]), _DASHES.get(variant, "-")
+            axes.plot(steps, values, dashes, color=colour, linewidth=width, label=variant)
         axes.set_xlabel("training step")
         axes.set_ylabel(label)
         axes.set_xlim(left=0)

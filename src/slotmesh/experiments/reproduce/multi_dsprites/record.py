@@ -9,9 +9,14 @@ from slotmesh.experiments.runs import _leaves
 from slotmesh.experiments.settings import Settings, plain
 from slotmesh.report.page import write_whole
 
-Variant = Literal["SA", "SA-SH", "SA-MESH"]
-VARIANTS: tuple[Variant, ...] = ("SA", "SA-SH", "SA-MESH")
-"""The rows of Table 3."""
+Variant = Literal["SA", "SA-SH", "SA-MESH", "SA-MESH-reuse", "SA-MESH-implicit"]
+VARIANTS: tuple[Variant, ...] = ("SA", "SA-SH", "SA-MESH", "SA-MESH-reuse", "SA-MESH-implicit")
+"""The rows of Table 3, and SA-MESH with other gradients."""
+GRADIENTS: dict[str, dict[str, str]] = {
+    "SA-MESH-reuse": {"potentials": "reuse"},
+    "SA-MESH-implicit": {"grad": "implicit"},
+}
+"""What these have of their own."""
 FOLDER = Path("results/multi-dsprites")
 """Where the results are."""
 

@@ -5,11 +5,17 @@ from pathlib import Path
 from slotmesh.experiments.discovery import Discovery
 from slotmesh.experiments.paper import ROWS, TABLES, Row
 from slotmesh.experiments.reproduce.multi_dsprites.card import weights_name
-from slotmesh.experiments.reproduce.multi_dsprites.record import FOLDER, Measured, records_in
+from slotmesh.experiments.reproduce.multi_dsprites.record import (
+    FOLDER,
+    GRADIENTS,
+    Measured,
+    records_in,
+)
 from slotmesh.experiments.reproduce.page.text import MISSING, code, grid, minutes
 
 _METRICS = ("fg_ari", "fg_miou")
 _CURVES = "curves.svg"
+_COMMAND = "slotmesh reproduce multi-dsprites"
 
 _LEAD = """
 **Ours is a shorter experiment of the same kind, not the paper's.** The paper: 60,000 scenes of the
@@ -35,8 +41,9 @@ def multi_dsprites_section(table: str, results: Path) -> list[str]:
         "",
         TABLES[table],
         *_lead(list(records.values())),
-        *code("slotmesh reproduce multi-dsprites"),
+        *code(_COMMAND),
         *_beside(table, records),
+        *_gradients(records),
         *_measured(records),
         *_pictures(records, folder),
     ]
@@ -80,9 +87,34 @@ def _beside(table: str, records: dict[str, Measured]) -> list[str]:
     return grid(["", *heads, "seed", "steps", "command"], rows)
 
 
+_OTHERS = """
+SA-MESH differentiated otherwise, with all else the same: *reuse* goes through the Sinkhorns of all
+MESH steps, as the authors' code; *implicit* takes the last plan for a converged one.
+"""
+
+
+def _gradients(records: dict[str, Measured]) -> list[str]:
+    """SA-MESH beside itself with other gradients, where one is measured."""
+    others = [name for name in GRADIENTS if name in records]
+    if not others:
+        return []
+    rows: list[list[str]] = []
+    for name in ("SA-MESH", *others):
+        record = records.get(name)
+        cells = [_result(record, metric) for metric in _METRICS]
+        step = "" if record is None or record.best_step is None else f"{record.best_step:,}"
+        rows.append([name, *cells, step, f"`{_COMMAND} --variants {name}`"])
+    head = ["", "FG-ARI, %", "FG-mIoU, %", "tested step", "command"]
+    return [*_OTHERS.splitlines(), "", *grid(head, rows)]
+
+
 def _ours(row: Row, record: Measured | None, metric: str) -> str:
     if row.variant is None:
         return "copied by the paper"
+    return _result(record, metric)
+
+
+def _result(record: Measured | None, metric: str) -> str:
     if record is None:
         return MISSING
     if record.test is None:
@@ -93,7 +125,7 @@ def _ours(row: Row, record: Measured | None, metric: str) -> str:
 def _command(row: Row) -> str:
     if row.variant is None:
         return ""
-    return f"`slotmesh reproduce multi-dsprites --variants {row.variant}`"
+    return f"`{_COMMAND} --variants {row.variant}`"
 
 
 def _measured(records: dict[str, Measured]) -> list[str]:
@@ -108,13 +140,17 @@ def _measured(records: dict[str, Measured]) -> list[str]:
             minutes(one.seconds),
             "—" if one.best_step is None else f"{one.best_step:,}",
             _test_of(one),
-            "—" if one.test is None else f"`checkpoints/{weights_name(variant)}`",
+            "—" if one.test is None or variant in GRADIENTS else _weights(variant),
         ]
         for variant, one in records.items()
     ]
     head = ["", "parameters", "trained on", "time", "tested step", "test", "weights"]
     note = "Time is that of training with its validations, in all its parts where it was stopped."
     return [*grid(head, rows), note, ""]
+
+
+def _weights(variant: str) -> str:
+    return f"`checkpoints/{weights_name(variant)}`"
 
 
 def _machine(one: Measured) -> str:
@@ -136,7 +172,8 @@ def _pictures(records: dict[str, Measured], folder: Path) -> list[str]:
     lines: list[str] = []
     if (folder / _CURVES).is_file() and records:
         lines += [f"![Training loss and validation metrics by step]({FOLDER}/{_CURVES})", ""]
-    shown = [variant for variant in records if (folder / f"{variant}.png").is_file()]
+    rows = [variant for variant in records if variant not in GRADIENTS]
+    shown = [variant for variant in rows if (folder / f"{variant}.png").is_file()]
     if shown:
         lines += [
             "The first test scenes, none chosen: the image, its reconstruction, the objects, and",
