@@ -227,3 +227,26 @@ def test_a_line_really_starts_two_processes(tmp_path: Path, section: str) -> Non
     alone = tiny("random-objects", "SA", tmp_path / "alone", steps=2)
     assert run_job(tmp_path / "log", "train", settings=alone)[0] == 0
     assert_same_numbers(tmp_path / "run", tmp_path / "alone")
+
+
+def test_processes_part_at_the_end(tmp_path: Path) -> None:
+    """Or threads of gloo now and then abort a process that has done its work."""
+    script = f"""
+import atexit, torch
+from slotmesh.experiments.train import make_trainer
+from slotmesh.experiments.tasks import preset
+from dataclasses import replace
+
+settings = preset("random-objects", "SA")
+store = torch.distributed.FileStore({str(tmp_path / "store")!r}, 1)
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+# What was registered last runs first.
+atexit.register(lambda: print("group:", torch.distributed.is_initialized()))
+hardware = replace(settings.hardware, accelerator="cpu", devices=2)
+make_trainer(replace(settings, hardware=hardware), [])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "group: False" in ended.stdout

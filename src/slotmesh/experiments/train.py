@@ -1,5 +1,6 @@
 """``slotmesh train``: one experiment, from first weights or from where it stopped."""
 
+import atexit
 import logging
 import os
 import sys
@@ -124,6 +125,7 @@ def make_trainer(settings: Settings, callbacks: list[Any]) -> Any:
     from lightning.pytorch import Trainer
 
     from slotmesh.experiments.training.checkpoints import PlainCheckpoints
+    from slotmesh.experiments.training.processes import part
 
     hardware = settings.hardware
     if hardware.threads is not None:
@@ -135,6 +137,8 @@ def make_trainer(settings: Settings, callbacks: list[Any]) -> Any:
     torch.backends.cudnn.allow_tf32 = faster
     _quieten()
     several = hardware.devices * hardware.nodes > 1
+    if several:
+        atexit.register(part)
     try:
         return Trainer(
             accelerator=hardware.accelerator,

@@ -1,9 +1,10 @@
-"""What the processes of a run agree on before they train."""
+"""What the processes of a run agree on before they train, and how they part."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Trainer
 
@@ -42,3 +43,13 @@ def agree(trainer: Trainer, prepare: Callable[[], Path | None], last: Path) -> P
     if problem:
         raise ValueError(problem)
     return found
+
+
+def part() -> None:
+    """End the group of processes, if there is one.
+
+    Threads of gloo that outlive the interpreter can abort it, and a finished run counts as failed.
+    Lightning does this for NCCL alone.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
