@@ -16,39 +16,18 @@ without a new entry by the inputs that they share (``split``).
 import triton
 import triton.language as tl
 
-from slotmesh.ops._triton.emd_arcs import bit, move_one, move_tied, scan_pair, scan_row, tied
+from slotmesh.ops._triton.emd_arcs import INDEX, bit, rescan
 from slotmesh.ops._triton.emd_end import complete, misplaced, price
+from slotmesh.ops._triton.emd_moves import move_along, move_together, together
+from slotmesh.ops._triton.emd_paths import hops, nearest_of, search, trace
 from slotmesh.ops._triton.emd_start import rescale, spread, start
-from slotmesh.ops._triton.pick import any_of, entry, min_of
+from slotmesh.ops._triton.pick import any_of, min_of
 from slotmesh.ops._triton.tile import max_of, sum_of
 
 # Excess and lack below this share of all mass count as none.
 TINY = tl.constexpr(1e-14)
 # What may be left where rounding made the two totals differ.
 LEFT = tl.constexpr(1e-9)
-MANY = tl.constexpr(1 << 20)
-
-
-@triton.jit
-def at(x, i, k, C: tl.constexpr):
-    """x[i, k] of a matrix (M, M)."""
-    rows = tl.arange(0, C.M)
-    chosen = (rows == i)[:, None] & (rows == k)[None, :]
-    return sum_of(sum_of(tl.where(chosen, x, 0), 1), 0)
-
-
-@triton.jit
-def put_row(x, i, value, C: tl.constexpr):
-    """Set x[i] to a vector (M,)."""
-    rows = tl.arange(0, C.M)
-    return tl.where((rows == i)[:, None], value[None, :], x)
-
-
-@triton.jit
-def put(x, i, k, value, C: tl.constexpr):
-    """Set x[i, k]."""
-    rows = tl.arange(0, C.M)
-    return tl.where((rows == i)[:, None] & (rows == k)[None, :], value, x)
 
 
 @triton.jit
@@ -71,28 +50,6 @@ def assign_all(u, takes, data, C: tl.constexpr):
         tl.store(own + cols, tl.where((mass > 0) & (slot < C.M), bit(slot), 0), mask=cols < n)
         acc += f
     return sum_of(acc, 1)
-
-
-@triton.jit
-def paths(reduced, fresh, sources, C: tl.constexpr):
-    """Distance of each slot from the sources, new entries on the way, the slot before (M,)."""
-    rows = tl.arange(0, C.M)
-    d = tl.where(sources, 0.0, float("inf")).to(tl.float64)
-    news = tl.where(sources, 0, MANY)
-    before = tl.full((C.M,), -1, tl.int32)
-    changed = max_of(before, 0) + 2
-    while changed > 0:
-        through = d[:, None] + reduced
-        best = min_of(through, 0)
-        count = tl.where(through <= best[None, :], news[:, None] + fresh, MANY)
-        fewest = min_of(count, 0)
-        nearest = min_of(tl.where(count <= fewest[None, :], rows[:, None], C.M), 0)
-        better = (best < d) | ((best == d) & (best < float("inf")) & (fewest < news))
-        d = tl.where(better, best, d)
-        news = tl.where(better, fewest, news)
-        before = tl.where(better, nearest, before)
-        changed = max_of(tl.where(better, 1, 0), 0)
-    return d, news, before
 
 
 @triton.jit
@@ -128,9 +85,7 @@ def emd_kernel(
     split = tl.full((C.M, C.M), -1, tl.int32)
     apart = (rows[:, None] != rows[None, :]) & takes[:, None] & takes[None, :]
     for i in range(m):
-        row, inputs = scan_row(i, data, C)
-        least = put_row(least, i, row, C)
-        which = put_row(which, i, inputs, C)
+        least, which = rescan(i, least, which, data, C)
 
     excess = has - mass
     tiny = TINY * total
@@ -140,95 +95,27 @@ def emd_kernel(
         reduced = tl.maximum(least + (u[:, None] - u[None, :]), 0.0)
         reduced = tl.where(split >= 0, 0.0, reduced)
         reduced = tl.where(apart, reduced, float("inf"))
-        d, news, before = paths(reduced, tl.where(split >= 0, 0, 1), excess > tiny, C)
-        lacks = excess < -tiny
-        near = min_of(tl.where(lacks, d, float("inf")), 0)
-        lacks = lacks & (d == near)
-        fewest = min_of(tl.where(lacks, news, MANY), 0)
-        sink = min_of(tl.where(lacks & (news == fewest), rows, C.M), 0)
+        d, news, before = search(reduced, tl.where(split >= 0, 0, 1), excess > tiny, C)
+        sink, near = nearest_of(excess < -tiny, d, news, C)
         u += tl.minimum(d, near)
 
-        source = sink
-        i = entry(before, rows, source)
-        while i >= 0:
-            source = i
-            i = entry(before, rows, source)
-        # How much can go this way. An arc whose input is too light for that takes others along that
-        # cost the same, or else many copies of one input would go piece by piece.
-        amount = tl.minimum(-entry(excess, rows, sink), entry(excess, rows, source))
-        many = tl.full((C.M,), 0, tl.int32)
-        k = sink
-        i = entry(before, rows, k)
-        while i >= 0:
-            j = at(split, i, k, C)
-            shared = j >= 0
-            j = tl.where(shared, j, at(which, i, k, C))
-            room = tl.load(data[1] + i * n + j)
-            if room < amount:
-                whole = tied(i, k, at(least, i, k, C), data, C)
-                whole += tl.where(shared, room, 0.0)
-                many = tl.where(rows == k, tl.where(whole > room, 1, 0), many)
-                amount = tl.minimum(amount, tl.maximum(whole, room))
-            k = i
-            i = entry(before, rows, k)
-        tl.debug_barrier()
-
-        cuts = tl.full((C.M,), -1, tl.int32)
-        k = sink
-        i = entry(before, rows, k)
-        while i >= 0:
-            j = at(split, i, k, C)
-            shared = j >= 0
-            j = tl.where(shared, j, at(which, i, k, C))
-            room = tl.load(data[1] + i * n + j)
-            bulk = (entry(many, rows, k) > 0) & (amount > room)
-            many = tl.where(rows == k, tl.where(bulk, 1, 0), many)
-            if shared | ~bulk:
-                move_one(i, k, j, tl.minimum(amount, room), data)
-            if bulk:
-                rest = amount - tl.where(shared, room, 0.0)
-                j = move_tied(i, k, at(least, i, k, C), rest, tiny, data, C)
-            cuts = tl.where(rows == k, j, cuts)
-            k = i
-            i = entry(before, rows, k)
-        tl.debug_barrier()
-
-        owners = tl.load(own + tl.where(split >= 0, split, 0))
-        joined = (owners >> rows[:, None]) & (owners >> rows[None, :]) & 1
-        split = tl.where(joined > 0, split, -1)
-        k = sink
-        i = entry(before, rows, k)
-        while i >= 0:
-            j = entry(cuts, rows, k)
-            holders = tl.load(own + tl.maximum(j, 0))
-            joined = (holders >> rows[:, None]) & (holders >> rows[None, :]) & 1
-            split = tl.where((joined > 0) & apart & (j >= 0), j, split)
-            if entry(many, rows, k) > 0:
-                row, inputs = scan_row(i, data, C)
-                least = put_row(least, i, row, C)
-                which = put_row(which, i, inputs, C)
-                row, inputs = scan_row(k, data, C)
-                least = put_row(least, k, row, C)
-                which = put_row(which, k, inputs, C)
-            else:
-                there = tl.load(data[0] + rows * n + j, mask=rows < m, other=0.0).to(tl.float64)
-                d_k = there - tl.load(data[0] + k * n + j).to(tl.float64)
-                better = (rows == k)[:, None] & (d_k[None, :] < least)
-                better = better & ((holders & bit(k)) != 0)
-                least = tl.where(better, d_k[None, :], least)
-                which = tl.where(better, j, which)
-                inputs = sum_of(tl.where((rows == i)[:, None], which, 0), 0)
-                owners_i = tl.load(own + tl.maximum(inputs, 0))
-                lost = takes & (inputs >= 0) & ((owners_i & bit(i)) == 0)
-                other = min_of(tl.where(lost, rows, C.M), 0)
-                while other < C.M:
-                    one, input_one = scan_pair(i, other, data, C)
-                    least = put(least, i, other, one, C)
-                    which = put(which, i, other, input_one, C)
-                    lost = lost & (rows != other)
-                    other = min_of(tl.where(lost, rows, C.M), 0)
-            k = i
-            i = entry(before, rows, k)
+        hop = hops(before, which, split, C)
+        source, on, tie = trace(hop, sink, C)
+        inputs = data[1] + before * n + (hop & INDEX)
+        room = tl.load(inputs, mask=on & (before >= 0), other=float("inf"))
+        ends = tl.where(rows == sink, -excess, tl.where(rows == source, excess, float("inf")))
+        amount = min_of(tl.minimum(ends, room), 0)
+        # Inputs that cost the same go together, or many copies of one would go one by one.
+        more = amount
+        if tie > 0:
+            more = together(hop, sink, min_of(ends, 0), least, data, C)
+        if more > amount:
+            amount = more
+            least, which, split = move_together(
+                hop, sink, amount, tiny, apart, least, which, split, data, C
+            )
+        else:
+            least, which, split = move_along(hop, sink, amount, apart, least, which, split, data, C)
         excess = tl.where(rows == source, excess - amount, excess)
         excess = tl.where(rows == sink, excess + amount, excess)
         steps += 1
