@@ -172,7 +172,7 @@ def mesh(
                 plan, last, changed = _in_c(
                     task, first, tau, length, n_steps, n_iters, potentials, given
                 )
-            if implicit:
+            if implicit and torch.is_grad_enabled():
                 changed = changed + (first - first.detach())
                 plan = with_implicit_gradient(plan, -changed / tau, task)
         else:

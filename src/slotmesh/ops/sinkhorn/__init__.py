@@ -115,7 +115,7 @@ def sinkhorn(
             u = None if first is None else flat_vector(first.to(task.a.dtype).expand_as(task.a))
             with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
                 plan, potentials, _ = cpu_sinkhorn(flat, u, n_iters, batch)
-            if implicit:
+            if implicit and torch.is_grad_enabled():
                 plan = with_implicit_gradient(plan, -task.cost / tau, task)
         elif implicit:
             log_kernel = -task.cost / tau

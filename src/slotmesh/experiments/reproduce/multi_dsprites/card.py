@@ -21,7 +21,7 @@ test scenes: FG-ARI {ari:.1f} %, FG-mIoU {miou:.1f} %.
 from slotmesh.models import ObjectDiscovery
 
 model = ObjectDiscovery.from_pretrained("{folder}")
-found = model(image)    # uint8 (batch, 3, {size}, {size}); found.masks, found.slots, ...
+found = model(image)  # uint8 (batch, 3, {size}, {size}); found.masks, found.slots, ...
 ```
 
 Made by `{command}`. `settings.json` has all settings.
