@@ -136,7 +136,7 @@ def scene_table(tried: list[Weights]) -> Table:
     """The metrics of both, for the terminal."""
     title = f"Objects found in {SCENES} fresh scenes of Multi-dSprites"
     table = Table(title=title, title_justify="left")
-    for name in ("variant", "FG-ARI, %", "FG-mIoU, %", "trained for", "time"):
+    for name in ("variant", "FG-ARI, %", "FG-mIoU, %", "run of", "time"):
         table.add_column(name, justify="left" if name == "variant" else "right")
     for one in tried:
         table.add_row(
