@@ -105,3 +105,15 @@ def blocks_of(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return launch.Cut(cut.M, columns, cut.split, 1)
 
     monkeypatch.setattr(launch, "choose", narrow)
+
+
+def same_captured(eager: tuple[Tensor, ...], run: Callable[[], tuple[Tensor, ...]]) -> None:
+    """A run gives the same when a CUDA graph of it is replayed."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run()
+    for x in captured:
+        x.zero_()
+    graph.replay()
+    for x, y in zip(captured, eager, strict=True):
+        close(x, y, 1e-6)

@@ -8,7 +8,7 @@ import torch
 from slotmesh.ops import mesh, sinkhorn
 from slotmesh.ops._adjoint import plan_adjoint
 
-from ._kernels import both, near
+from ._kernels import both, near, same_captured
 from ._reference import close, randn
 from .test_triton_mesh import leaves
 
@@ -163,12 +163,4 @@ def test_can_be_captured():
         plan = mesh(cost, noise=0.0, grad="implicit").plan
         return plan.detach(), *torch.autograd.grad(plan, cost, weight)
 
-    eager = run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = run()
-    for x in captured:
-        x.zero_()
-    graph.replay()
-    for x, y in zip(captured, eager, strict=True):
-        close(x, y, 1e-6)
+    same_captured(run(), run)

@@ -10,7 +10,7 @@ import torch
 from slotmesh.ops import EntropyObjective, mesh
 from slotmesh.ops.mesh.triton import mesh_op
 
-from ._kernels import blocks_of, both
+from ._kernels import blocks_of, both, same_captured
 from ._reference import close, masses, randn
 
 MODES = ["detach", "reuse", "fresh"]
@@ -295,11 +295,4 @@ def test_the_kernel_is_the_default_on_a_gpu_and_can_be_captured(monkeypatch):
 
     eager = run()
     assert len(calls) == 1
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = run()
-    for x in captured:
-        x.zero_()
-    graph.replay()
-    for x, y in zip(captured, eager, strict=True):
-        close(x, y, 1e-6)
+    same_captured(eager, run)
