@@ -337,7 +337,8 @@ def test_another_gradient_is_another_row(whole: Whole, tmp_path: Path) -> None:
     assert one.train["loss"][0] == usual.train["loss"][0]
     assert one.train["loss"][-1] != usual.train["loss"][-1]
     assert one.command.startswith("slotmesh reproduce multi-dsprites --variants SA-MESH-implicit")
-    # Only the rows of the paper have weights to go by.
+    # Only the rows of the paper have pictures and weights.
     assert not (tmp_path / "checkpoints").exists()
+    assert not list((tmp_path / "out").glob("*.png"))
     figure = draw_curves({"SA-MESH": usual, **found})
     assert [line.get_linestyle() for line in figure.axes[0].get_lines()] == ["-", ":"]

@@ -86,8 +86,8 @@ def mesh(
             :class:`slotmesh.nn.LearnedObjective`.
         grad: ``"straight_through"`` treats the change of the cost as a constant (the paper's) and
             differentiates the iterations of the last Sinkhorn, with ``"reuse"`` of all of them;
-            ``"implicit"`` treats the change likewise and the last plan as converged, so that its
-            gradient by the cost cannot explode, and only the plan and ``cost`` carry one;
+            ``"implicit"`` treats the change likewise and the last plan as converged, so that what
+            potentials can undo has no gradient; only the plan and ``cost`` carry one;
             ``"unroll"`` differentiates the descent too, and with it what the objective holds. It
             is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or

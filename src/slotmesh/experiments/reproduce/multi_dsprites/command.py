@@ -152,14 +152,14 @@ def _measure(
 def _test(
     asked: MultiDSprites, variant: Variant, run: Run, device: torch.device, console: Console
 ) -> Outcome:
-    """Test a run, draw its first test scenes and export its weights, if it is the paper's."""
+    """Test a run; of a row of the paper, draw the first test scenes and export the weights."""
     from slotmesh.experiments.report.collect import read_csv
     from slotmesh.experiments.reproduce.multi_dsprites.pictures import write_scenes
 
     found = evaluate_run(run, device=str(device), console=console)
     by_scene = read_csv(run.folder / "evaluation.csv")
-    write_scenes(run, found, str(device), asked.out / f"{variant}.png")
     if variant not in GRADIENTS:
+        write_scenes(run, found, str(device), asked.out / f"{variant}.png")
         where = asked.checkpoints / weights_name(variant)
         run_export_model(ExportModel(run.folder, where), console)
         command = command_of("multi-dsprites", asked, {"variants": variant})

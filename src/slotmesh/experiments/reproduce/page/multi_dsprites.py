@@ -146,7 +146,18 @@ def _measured(records: dict[str, Measured]) -> list[str]:
     ]
     head = ["", "parameters", "trained on", "time", "tested step", "test", "weights"]
     note = "Time is that of training with its validations, in all its parts where it was stopped."
-    return [*grid(head, rows), note, ""]
+    early = [line for variant, one in records.items() for line in _early(variant, one)]
+    return [*grid(head, rows), note, *early, ""]
+
+
+def _early(variant: str, one: Measured) -> list[str]:
+    """Where training did not end with the best weights."""
+    if one.best_step in (None, one.steps):
+        return []
+    losses = dict(zip(one.val["step"], one.val["loss"], strict=True))
+    best, last = losses[one.best_step], one.val["loss"][-1]
+    when = f"was lowest at step {one.best_step:,}, {best:.4f}; at the end it was {last:.4f}"
+    return [f"The validation loss of {variant} {when}."]
 
 
 def _weights(variant: str) -> str:
@@ -172,8 +183,7 @@ def _pictures(records: dict[str, Measured], folder: Path) -> list[str]:
     lines: list[str] = []
     if (folder / _CURVES).is_file() and records:
         lines += [f"![Training loss and validation metrics by step]({FOLDER}/{_CURVES})", ""]
-    rows = [variant for variant in records if variant not in GRADIENTS]
-    shown = [variant for variant in rows if (folder / f"{variant}.png").is_file()]
+    shown = [variant for variant in records if (folder / f"{variant}.png").is_file()]
     if shown:
         lines += [
             "The first test scenes, none chosen: the image, its reconstruction, the objects, and",
