@@ -330,13 +330,13 @@ def test_the_settings_are_the_papers_but_for_its_length(monkeypatch: pytest.Monk
 
 
 def test_another_gradient_is_another_row(whole: Whole, tmp_path: Path) -> None:
-    found, _ = measure(tmp_path, variants=("SA-MESH-implicit",))
-    one, usual = found["SA-MESH-implicit"], whole[1]["SA-MESH"]
+    found, _ = measure(tmp_path, variants=("SA-MESH-detach",))
+    one, usual = found["SA-MESH-detach"], whole[1]["SA-MESH"]
     new = {name: x for name, x in one.settings.items() if usual.settings[name] != x}
-    assert new == {"transport.grad": "implicit"}
+    assert new == {"transport.grad": "straight_through"}
     assert one.train["loss"][0] == usual.train["loss"][0]
     assert one.train["loss"][-1] != usual.train["loss"][-1]
-    assert one.command.startswith("slotmesh reproduce multi-dsprites --variants SA-MESH-implicit")
+    assert one.command.startswith("slotmesh reproduce multi-dsprites --variants SA-MESH-detach")
     # Only the rows of the paper have pictures and weights.
     assert not (tmp_path / "checkpoints").exists()
     assert not list((tmp_path / "out").glob("*.png"))

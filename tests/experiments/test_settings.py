@@ -288,9 +288,13 @@ def test_no_end_of_training_samples_is_right() -> None:
 
 
 def test_how_mesh_is_differentiated(tmp_path: Path) -> None:
-    settings = tiny("multi-dsprites", "SA-MESH", tmp_path / "run", transport__grad="implicit")
+    settings = tiny("multi-dsprites", "SA-MESH", tmp_path / "run")
     assert settings.transport.build().grad == "implicit"
-    learned = change(settings, transport__objective="learned")
-    with pytest.raises(ValueError, match=r"--transport\.grad is 'implicit', expected 'straight"):
-        run_train(learned)
+    assert tiny("random-objects", "SA-MESH", tmp_path).transport.build().grad == "straight_through"
+    assert change(settings, transport__objective="learned").transport.build().grad == "unroll"
+    through = change(settings, transport__potentials="reuse")
+    with pytest.raises(ValueError, match=r"--transport\.potentials is 'reuse', expected 'detach'"):
+        run_train(through)
     assert not (tmp_path / "run").exists()
+    both = change(through, transport__grad="straight_through").transport.build()
+    assert (both.grad, both.potentials) == ("straight_through", "reuse")

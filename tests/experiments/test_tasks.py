@@ -29,7 +29,10 @@ ABLATIONS = {
     "implicit differentiation": {"model__implicit": True},
     "reduced MESH lr": {"transport__lr": 2.0},
     "learned objective": {"transport__objective": "learned"},
-    "potentials with their graph": {"transport__potentials": "reuse"},
+    "potentials with their graph": {
+        "transport__potentials": "reuse",
+        "transport__grad": "straight_through",
+    },
 }
 
 

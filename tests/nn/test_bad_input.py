@@ -50,6 +50,10 @@ CONSTRUCTORS = [
     (lambda: Mesh(n_steps=-1), r"Mesh: n_steps is -1, expected a whole number of at least 0"),
     (lambda: Mesh(potentials="keep"), r"Mesh: potentials is 'keep', expected one of 'detach', 'r"),
     (lambda: Mesh(grad="exact"), r"Mesh: grad is 'exact', expected one of 'straight_through', 'im"),
+    (
+        lambda: Mesh(grad="implicit", potentials="reuse"),
+        r"Mesh: potentials is 'reuse', expected 'detach' or 'fresh' with grad='implicit', which",
+    ),
     (lambda: Mesh(objective="entropy"), r"Mesh: objective is 'entropy', expected LearnedObjective"),
     (lambda: Sinkhorn(cost="l1"), r"Sinkhorn: cost is 'l1', expected one of 'l2', 'sqeuclidean'"),
     (lambda: Sinkhorn(cost_scale=0), r"Sinkhorn: cost_scale is 0, expected a finite number above"),

@@ -207,6 +207,11 @@ MESH = [
         {"potentials": "keep"},
         "potentials is 'keep', expected one of 'detach', 'reuse', 'fresh'",
     ),
+    (
+        (C,),
+        {"grad": "implicit", "potentials": "reuse"},
+        "potentials is 'reuse', expected 'detach' or 'fresh' with grad='implicit'",
+    ),
     ((C,), {"n_steps": -1}, "n_steps is -1, expected a whole number of at least 0"),
     ((C,), {"n_steps": 4.0}, "n_steps is 4.0, expected a whole number"),
     ((C,), {"lr": -1.0}, "lr is -1.0, expected a finite number of at least 0"),

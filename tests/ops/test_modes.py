@@ -29,6 +29,7 @@ OPS = {
         f"mesh {potentials} {grad}": partial(short_mesh, potentials=potentials, grad=grad, **length)
         for potentials, length in (("detach", {"lr": 1.0}), ("reuse", {"step": 0.2}), ("fresh", {}))
         for grad in ("straight_through", "implicit", "unroll")
+        if (potentials, grad) != ("reuse", "implicit")
     },
 }
 WITH_GRADIENT = [name for name in OPS if name != "emd"]

@@ -64,7 +64,7 @@ class Discovery(Experiment):
         """``paper`` is the authors' code: 530 epochs; ClevrTex has twice the channels."""
         transport = TRANSPORTS[variant]()
         if isinstance(transport, MeshSettings):
-            transport = replace(transport, lr=8.0)
+            transport = replace(transport, lr=8.0, grad="implicit")
         data = ImageData(train_size=60_000, test_size=2880)
         model = ImageModel()
         if task == "clevrtex":

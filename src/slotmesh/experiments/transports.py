@@ -74,17 +74,13 @@ class MeshSettings(SinkhornSettings):
     objective: Literal["entropy", "learned"] = "entropy"
     """What MESH makes small; a learned one is differentiated through all steps."""
     grad: Literal["straight_through", "implicit"] = "straight_through"
-    """Gradient of the last plan: through its iterations, or as if it had converged."""
+    """Gradient of the last plan: through its iterations, or as if it had converged. A learned
+    objective has one of its own."""
 
     def build(self) -> SlotTransport:
         """The transport with these settings."""
         options: dict[str, Any] = vars(self) | {"objective": None}
         if self.objective == "learned":
-            if self.grad == "implicit":
-                raise ValueError(
-                    "MeshSettings: grad is 'implicit', expected 'straight_through' with a learned "
-                    "objective, which is differentiated through all steps."
-                )
             options |= {"objective": LearnedObjective(), "grad": "unroll"}
         return Mesh(**options)
 

@@ -111,7 +111,7 @@ class VideoDiscovery(Experiment):
         if isinstance(transport, SinkhornSettings):
             transport = replace(transport, cost="cosine", cost_scale=6.0, mass=18.0)
         if isinstance(transport, MeshSettings):
-            transport = replace(transport, lr=8.0)
+            transport = replace(transport, lr=8.0, grad="implicit")
         data = ImageData(train_size=9998, test_size=5000)
         assert data.train_size is not None
         epoch = data.train_size // data.batch_size

@@ -12,7 +12,7 @@ from slotmesh.ops._typed import custom_op
 def plan_adjoint(plan: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """Pull a gradient of plans (batch, m, n) back to log kernels, times scale, a and b.
 
-    As :func:`slotmesh.ops.sinkhorn.implicit.plan_adjoint`, in float32 outside.
+    As :func:`slotmesh.ops.sinkhorn.implicit.plan_adjoint`; masses are float32 whatever plans are.
     """
     from slotmesh.ops._triton.adjoint import adjoint
 
@@ -31,8 +31,8 @@ def _outputs(plan: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     batch, m, n = plan.shape
     return (
         plan.new_empty((batch, m, n)),
-        plan.new_empty((batch, m)),
-        plan.new_empty((batch, n)),
+        plan.new_empty((batch, m), dtype=torch.float32),
+        plan.new_empty((batch, n), dtype=torch.float32),
     )
 
 

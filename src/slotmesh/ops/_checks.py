@@ -58,6 +58,18 @@ def check_choice(op: str, name: str, value: object, choices: tuple[object, ...])
         )
 
 
+def check_gradient(op: str, grad: object, potentials: object) -> None:
+    """How MESH is differentiated: one of the ways, with potentials that it can go through."""
+    check_choice(op, "grad", grad, ("straight_through", "implicit", "unroll"))
+    check_choice(op, "potentials", potentials, ("detach", "reuse", "fresh"))
+    if grad == "implicit" and potentials == "reuse":
+        raise ValueError(
+            f"{op}: potentials is 'reuse', expected 'detach' or 'fresh' with grad='implicit', "
+            "which goes through no potentials. Pass grad='straight_through' for the gradient of "
+            "the authors' code."
+        )
+
+
 def check_instance(op: str, name: str, value: object, kind: type, say: str) -> None:
     """An object of a certain kind; ``say`` tells which to pass."""
     if not isinstance(value, kind):

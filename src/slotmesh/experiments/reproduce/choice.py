@@ -19,8 +19,9 @@ _COSINE = {"optim.lr": 3e-3, "optim.cosine": True}
 _RATES = {"1e-3-constant": _CONSTANT, "3e-3-cosine": _COSINE}
 
 
-def _mesh(lr: float, potentials: str, optim: dict[str, Any]) -> dict[str, Any]:
-    return {"transport.lr": lr, "transport.potentials": potentials} | optim
+def _mesh(lr: float, potentials: str, optim: dict[str, Any], **more: Any) -> dict[str, Any]:
+    transport = {"lr": lr, "potentials": potentials} | more
+    return {f"transport.{name}": value for name, value in transport.items()} | optim
 
 
 CANDIDATES: dict[str, dict[str, dict[str, Any]]] = {
@@ -30,6 +31,8 @@ CANDIDATES: dict[str, dict[str, dict[str, Any]]] = {
         "lambda-1-detach-1e-3-constant": _mesh(1.0, "detach", _CONSTANT),
         "lambda-1-reuse-1e-3-constant": _mesh(1.0, "reuse", _CONSTANT),
         "lambda-1-detach-3e-3-cosine": _mesh(1.0, "detach", _COSINE),
+        "lambda-1-implicit-3e-3-cosine": _mesh(1.0, "detach", _COSINE, grad="implicit"),
+        "lambda-2-implicit-3e-3-cosine": _mesh(2.0, "detach", _COSINE, grad="implicit"),
         "lambda-2-reuse-3e-3-cosine": _mesh(2.0, "reuse", _COSINE),
     },
 }

@@ -78,8 +78,7 @@ class Mesh(OptimalTransport):
             if value is not None:
                 checks.check_real("Mesh", name, value)
         checks.check_count("Mesh", "n_steps", n_steps, 0)
-        checks.check_choice("Mesh", "potentials", potentials, ("detach", "reuse", "fresh"))
-        checks.check_choice("Mesh", "grad", grad, ("straight_through", "implicit", "unroll"))
+        checks.check_gradient("Mesh", grad, potentials)
         if objective is not None:
             say = "LearnedObjective(), SlotSimilarity() or another MeshObjective"
             checks.check_instance("Mesh", "objective", objective, MeshObjective, say)

@@ -16,8 +16,8 @@ from torch import Tensor
 from slotmesh.ops._triton.linear import eliminate
 from slotmesh.ops._triton.tile import sum_of
 
-# Numbers of a block that one thread holds, with up to 32 slots, and programs that keep a GPU busy.
-NUMBERS, PROGRAMS = 16, 528
+# Numbers of a block that one thread holds, with up to 16 slots, and programs that keep a GPU busy.
+NUMBERS, PROGRAMS = 32, 264
 
 
 @triton.jit

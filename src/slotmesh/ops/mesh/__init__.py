@@ -87,15 +87,16 @@ def mesh(
         grad: ``"straight_through"`` treats the change of the cost as a constant (the paper's) and
             differentiates the iterations of the last Sinkhorn, with ``"reuse"`` of all of them;
             ``"implicit"`` treats the change likewise and the last plan as converged, so that what
-            potentials can undo has no gradient; only the plan and ``cost`` carry one;
+            potentials can undo has no gradient; only the plan and ``cost`` carry one, and there
+            is no graph to ``"reuse"``;
             ``"unroll"`` differentiates the descent too, and with it what the objective holds. It
             is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
             less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"``,
             derivatives of first order only); ``"cpu"``, C, several times as fast as torch there
-            (with a C compiler, float32 or less, no ``objective``, not ``"unroll"``, ``"reuse"``
-            only if ``"implicit"``, not inside ``torch.compile`` or ``torch.func``); ``"torch"``,
-            which can do everything everywhere; or ``"auto"`` to choose what fits.
+            (with a C compiler, float32 or less, no ``objective``, not ``"unroll"`` or ``"reuse"``,
+            not inside ``torch.compile`` or ``torch.func``); ``"torch"``, which can do everything
+            everywhere; or ``"auto"`` to choose what fits.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the changed cost.
@@ -115,8 +116,7 @@ def mesh(
         >>> plan.round().sum(0), plan.round().sum(1)  # one input each
         (tensor([1., 1.]), tensor([1., 1.]))
     """
-    checks.check_choice("mesh", "grad", grad, ("straight_through", "implicit", "unroll"))
-    checks.check_choice("mesh", "potentials", potentials, ("detach", "reuse", "fresh"))
+    checks.check_gradient("mesh", grad, potentials)
     checks.check_choice("mesh", "backend", backend, BACKENDS)
     checks.check_count("mesh", "n_steps", n_steps, 0)
     checks.check_count("mesh", "n_iters", n_iters, 1)
@@ -155,8 +155,6 @@ def mesh(
             potentials,
             implicit,
         )
-    if implicit and potentials == "reuse":
-        potentials = "detach"  # a graph that nothing would go through
     if potentials == "reuse":
         beyond = beyond or "potentials is 'reuse'"
     in_c = use_c("mesh", backend, beyond, cost, a, b, temperature, noise)

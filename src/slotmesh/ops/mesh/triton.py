@@ -199,7 +199,7 @@ def fused_mesh(
         n_steps,
         n_iters,
         potentials == "fresh",
-        potentials == "reuse" and n_steps > 0 and graph and not implicit,
+        potentials == "reuse" and n_steps > 0 and graph,
         implicit,
     )
     m, n = plan.shape[-2:]

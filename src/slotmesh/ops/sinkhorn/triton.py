@@ -96,24 +96,25 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad
     if ctx.implicit:
         by_cost, by_a, by_b, by_tau = implicit_gradients(ctx, grads[0])
-        return by_cost, by_a, by_b, None, None, by_tau, None, None, None, None
-    cost, trace, a, b, slots, real, tau = ctx.saved_tensors
-    by_cost, by_a, by_b, by_tau, by_init = transport_backward(
-        cost,
-        None,
-        trace,
-        a,
-        b,
-        slots,
-        real,
-        tau,
-        *grads[:3],
-        None,
-        ctx.temperature,
-        False,
-        [needs[1] or needs[2], needs[5], needs[6]],
-        cost.dtype,
-    )
+        by_init = None
+    else:
+        cost, trace, a, b, slots, real, tau = ctx.saved_tensors
+        by_cost, by_a, by_b, by_tau, by_init = transport_backward(
+            cost,
+            None,
+            trace,
+            a,
+            b,
+            slots,
+            real,
+            tau,
+            *grads[:3],
+            None,
+            ctx.temperature,
+            False,
+            [needs[1] or needs[2], needs[5], needs[6]],
+            cost.dtype,
+        )
     return (
         by_cost,
         by_a if needs[1] else None,

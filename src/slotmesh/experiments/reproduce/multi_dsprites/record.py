@@ -9,12 +9,12 @@ from slotmesh.experiments.runs import _leaves
 from slotmesh.experiments.settings import Settings, plain
 from slotmesh.report.page import write_whole
 
-Variant = Literal["SA", "SA-SH", "SA-MESH", "SA-MESH-reuse", "SA-MESH-implicit"]
-VARIANTS: tuple[Variant, ...] = ("SA", "SA-SH", "SA-MESH", "SA-MESH-reuse", "SA-MESH-implicit")
+Variant = Literal["SA", "SA-SH", "SA-MESH", "SA-MESH-reuse", "SA-MESH-detach"]
+VARIANTS: tuple[Variant, ...] = ("SA", "SA-SH", "SA-MESH", "SA-MESH-reuse", "SA-MESH-detach")
 """The rows of Table 3, and SA-MESH with other gradients."""
 GRADIENTS: dict[str, dict[str, str]] = {
-    "SA-MESH-reuse": {"potentials": "reuse"},
-    "SA-MESH-implicit": {"grad": "implicit"},
+    "SA-MESH-reuse": {"grad": "straight_through", "potentials": "reuse"},
+    "SA-MESH-detach": {"grad": "straight_through"},
 }
 """What these have of their own."""
 FOLDER = Path("results/multi-dsprites")

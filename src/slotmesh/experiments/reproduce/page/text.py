@@ -74,8 +74,10 @@ def in_words(settings: dict[str, Any]) -> str:
         f"{settings['model.n_iters']} iterations",
     ]
     if "transport.potentials" in settings:
-        kind = settings["transport.potentials"]
-        said.append(f"lambda {settings['transport.lr']:g}, potentials {kind}")
+        how = f"potentials {settings['transport.potentials']}"
+        if settings.get("transport.grad") == "implicit":
+            how = "implicit gradient"
+        said.append(f"lambda {settings['transport.lr']:g}, {how}")
     return "; ".join(said)
 
 
