@@ -150,6 +150,22 @@ def test_sinkhorn(m, n, seed, spread, n_iters, kinds):
     compare(sinkhorn, leaves, n_iters=n_iters, **options)
 
 
+@given(
+    op=st.sampled_from([mesh, sinkhorn]),
+    m=slot_counts,
+    n=input_counts,
+    seed=seeds,
+    spread=st.sampled_from([0.1, 1.0, 5.0]),
+    kinds=st.tuples(*[st.booleans()] * 5),
+)
+def test_implicit(op, m, n, seed, spread, kinds):
+    leaves, options = random_problem(m, n, seed, spread, *kinds)
+    if op is mesh:
+        leaves.pop("u", None)
+        options |= {"noise": 0.1 * randn(2, m, n, seed=seed + 9), "lr": 1.0}
+    compare(op, leaves, ("plan", "cost"), grad="implicit", **options)
+
+
 @pytest.mark.parametrize(("m", "n"), [(5, 105), (11, 1024), (6, 4096), (11, 4096), (7, 50_000)])
 def test_defaults_at_the_sizes_of_the_paper(m, n):
     compare(

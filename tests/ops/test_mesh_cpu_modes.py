@@ -153,9 +153,9 @@ def test_other_default_devices():
 def taken(monkeypatch):
     calls = []
 
-    def spy(*args):
+    def spy(*args, **options):
         calls.append(1)
-        return cpu_sinkhorn(*args)
+        return cpu_sinkhorn(*args, **options)
 
     for name in ("slotmesh.ops.mesh", "slotmesh.ops.sinkhorn"):
         monkeypatch.setattr(importlib.import_module(name), "cpu_sinkhorn", spy)

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -69,11 +70,13 @@ def test_another_processor_or_source_has_a_library_of_its_own(
         compiler(f'case "$*" in *-dM*) echo {processor};; *) exec {path} "$@";; esac')
         assert isinstance(load(), ctypes.CDLL)
         assert len(list(cache.iterdir())) == count
-    changed = tmp_path / "scaling.c"
-    changed.write_text(library.SOURCE.read_text() + "\n")
-    monkeypatch.setattr(library, "SOURCE", changed)
-    assert isinstance(load(), ctypes.CDLL)
-    assert len(list(cache.iterdir())) == 3
+    changed = shutil.copytree(library.SOURCES, tmp_path / "sources")
+    monkeypatch.setattr(library, "SOURCES", changed)
+    for count, name in enumerate(("scaling.c", "job.h"), start=3):
+        with (changed / name).open("a") as file:
+            file.write("\n")
+        assert isinstance(load(), ctypes.CDLL)
+        assert len(list(cache.iterdir())) == count
 
 
 def test_no_compiler(cache, monkeypatch):

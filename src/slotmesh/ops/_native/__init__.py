@@ -1,5 +1,7 @@
 r"""Sinkhorn and the descent of MESH on the CPU, by scalings, in C: formulas and names of scaling.c.
 
+The implicit gradient is in adjoint.c, and crew.c has the threads of both.
+
 Compiled when it is first needed, if there is a C compiler; else :func:`unavailable` says why not.
 ``SLOTMESH_NATIVE=0`` in the environment turns it off.
 
@@ -151,8 +153,16 @@ def pull_back(
     _call("slotmesh_pull_back", batch, start, n_iters, easy, **given, **found)
 
 
+def adjoint(batch: Batch, plan: Tensor, by_plan: Tensor, into: Gradients) -> None:
+    """Fill in derivatives by cost, a, b and tau of plans that are taken for converged ones."""
+    names = (f"by_{name}" for name in Gradients._fields)
+    found = dict(zip(names, into, strict=True))
+    # It takes about as long as four iterations.
+    _call("slotmesh_adjoint", batch, None, 4, None, plan=plan, by_plan=by_plan, **found)
+
+
 def _call(
-    name: str, batch: Batch, start: Tensor, n_iters: int, easy: Tensor | None, **rest: Any
+    name: str, batch: Batch, start: Tensor | None, n_iters: int, easy: Tensor | None, **rest: Any
 ) -> None:
     size, m, n = batch.cost.shape
     work = size * m * n * n_iters * (1 + rest.get("n_steps", 0))

@@ -1,6 +1,6 @@
-"""The C file beside this one, compiled the first time that it is needed.
+"""The C files beside this one, compiled the first time that they are needed.
 
-The result is kept in the user's cache folder under a name made of the source and of all that the
+The result is kept in the user's cache folder under a name made of the sources and of all that the
 compiler says of itself and of the processor, so that machines may share a home directory.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-SOURCE = Path(__file__).with_name("scaling.c")
+SOURCES = Path(__file__).parent
 # Neither finite-math-only, as NaN must stay NaN, nor fast-math, which changes the whole process.
 FLAGS = (
     *("-std=c11", "-O3", "-march=native", "-fPIC", "-shared", "-pthread"),
@@ -87,15 +87,17 @@ def _built(compiler: tuple[str, ...], folder: Path) -> Path:
     """The compiled library."""
     # All macros of the compiler: its version, and what it found the processor to have.
     said = _run(*compiler, *FLAGS, "-dM", "-E", "-x", "c", os.devnull)
-    source = SOURCE.read_bytes()
-    key = hashlib.sha256(b"\0".join((source, repr(FLAGS).encode(), said))).hexdigest()[:32]
-    library = folder / f"scaling-{key}.so"
+    sources = sorted(SOURCES.glob("*.[ch]"))
+    known = (*(path.read_bytes() for path in sources), repr(FLAGS).encode(), said)
+    key = hashlib.sha256(b"\0".join(known)).hexdigest()[:32]
+    library = folder / f"native-{key}.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Several processes may be here at once: each has a folder, and a rename is all or nothing.
         with tempfile.TemporaryDirectory(dir=folder) as own:
             fresh = Path(own) / library.name
-            _run(*compiler, *FLAGS, "-o", str(fresh), str(SOURCE), "-lm")
+            compiled = [str(path) for path in sources if path.suffix == ".c"]
+            _run(*compiler, *FLAGS, "-o", str(fresh), *compiled, "-lm")
             fresh.replace(library)
     return library
 

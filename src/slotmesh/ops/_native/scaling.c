@@ -4,11 +4,9 @@
  * All sums are in an order that depends on the size of a matrix alone. NaN stays NaN.
  */
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "job.h"
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -31,7 +29,6 @@ typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float quad __attribute__((vector_size(16)));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
 
-#define INLINE static inline __attribute__((always_inline))
 /* For all columns j, body(arguments, j, vectors): whole tiles, then what is left. */
 #define EACH_TILE(width, body, ...)                                                        \
     do {                                                                                   \
@@ -40,26 +37,6 @@ typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
         for (; j + 2 * LANES <= (width); j += 2 * LANES) body(__VA_ARGS__, j, 2);          \
         for (; j < (width); j += LANES) body(__VA_ARGS__, j, 1);                           \
     } while (0)
-
-/* Mirrored in __init__.py. What may be NULL is marked so. */
-typedef struct {
-    int64_t batch, m, n, n_iters, n_steps, fresh, threads;
-    /* The GOMP_parallel of torch's own threads: others would fight with them. Or NULL. */
-    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
-    float tau, length;           /* where taus or lengths are NULL */
-    const float *cost, *a, *b;   /* (batch, m, n), (batch, m), (batch, n) */
-    const uint8_t *slots;        /* (batch, m), or NULL */
-    const float *taus, *lengths; /* (batch), or NULL */
-    float *start;                /* (batch, m), potentials; those after the descent, if any */
-    uint8_t *easy;               /* (batch), which to solve; becomes which are solved */
-    /* forward */
-    float *changed;              /* (batch, m, n), or NULL */
-    float *plan, *u, *v;
-    /* backward, where easy may be NULL, too: all */
-    const float *by_plan, *by_u, *by_v;       /* or NULL */
-    float *by_cost;
-    float *by_a, *by_b, *by_tau, *by_start;   /* or NULL */
-} job;
 
 /* Of one thread. Matrices and vectors of inputs have room for whole vectors: no mass is there. */
 typedef struct {
@@ -432,14 +409,9 @@ static void pull_back(const job *o, work *w, int64_t e) {
     }
 }
 
-/* Cuts memory into arrays, or counts its bytes where it is NULL. */
+/* Cuts memory into arrays, or counts the bytes where it is NULL. */
 static size_t lay_out(const job *o, work *w, int64_t kept, char *memory) {
     size_t used = 0;
-#define ARRAY(name, count)                                                         \
-    do {                                                                           \
-        if (memory) w->name = (void *)(memory + used);                             \
-        used += ((size_t)(count) * sizeof(*w->name) + 63) / 64 * 64;               \
-    } while (0)
     const int64_t m = o->m, T = o->n_iters;
     w->n_iters = T;
     w->width = (o->n + LANES - 1) / LANES * LANES;
@@ -464,58 +436,28 @@ static size_t lay_out(const job *o, work *w, int64_t kept, char *memory) {
     ARRAY(mean, m);
     ARRAY(sums, m);
     ARRAY(rows, m);
-#undef ARRAY
     return used;
 }
 
-typedef void element(const job *, work *, int64_t);
+/* Which iterations are kept: all of them where there is a way back through them. */
+static int64_t kept_forward(const job *o) { return o->n_steps > 0 ? o->n_iters : 1; }
 
-/* What threads share. */
-typedef struct {
-    const job *job;
-    element *one;
-    int64_t kept;
-    char *memory;
-    size_t bytes; /* of one thread */
-    atomic_llong members, next;
-} crew;
-
-static void take_part(void *of) {
-    crew *all = of;
-    const job *o = all->job;
-    const int64_t me = atomic_fetch_add(&all->members, 1);
-    if (me >= o->threads) return;
+static void solve_one(const job *o, char *memory, int64_t e) {
     work w = {0};
-    lay_out(o, &w, all->kept, all->memory + me * all->bytes);
-    for (int64_t e; (e = atomic_fetch_add(&all->next, 1)) < o->batch;) all->one(o, &w, e);
+    lay_out(o, &w, kept_forward(o), memory);
+    solve(o, &w, e);
 }
 
-static void *thread(void *of) {
-    take_part(of);
-    return NULL;
+static void pull_back_one(const job *o, char *memory, int64_t e) {
+    work w = {0};
+    lay_out(o, &w, o->n_iters, memory);
+    pull_back(o, &w, e);
 }
 
-/* Every element, each by the first thread that is free; returns 0, or 1 without memory. */
-static int spread(const job *o, element *one, int64_t kept) {
-    crew all = {.job = o, .one = one, .kept = kept, .bytes = lay_out(o, &(work){0}, kept, NULL)};
-    pthread_t *others = calloc(o->threads, sizeof(pthread_t));
-    all.memory = aligned_alloc(64, all.bytes * o->threads);
-    const int failed = !others || !all.memory;
-    if (!failed && o->parallel && o->threads > 1) {
-        /* All of them, as torch does: to ask for fewer ends the others. */
-        o->parallel(take_part, &all, 0, 0);
-    } else if (!failed) {
-        int64_t started = 1;
-        while (started < o->threads && !pthread_create(&others[started], NULL, thread, &all))
-            started++;
-        take_part(&all);
-        while (started > 1) pthread_join(others[--started], NULL);
-    }
-    free(others);
-    free(all.memory);
-    return failed;
+int slotmesh_solve(const job *o) {
+    return slotmesh_spread(o, solve_one, lay_out(o, &(work){0}, kept_forward(o), NULL));
 }
 
-int slotmesh_solve(const job *o) { return spread(o, solve, o->n_steps > 0 ? o->n_iters : 1); }
-
-int slotmesh_pull_back(const job *o) { return spread(o, pull_back, o->n_iters); }
+int slotmesh_pull_back(const job *o) {
+    return slotmesh_spread(o, pull_back_one, lay_out(o, &(work){0}, o->n_iters, NULL));
+}

@@ -20,7 +20,7 @@ from slotmesh.ops.mesh.objectives import EntropyObjective, Objective, Similarity
 from slotmesh.ops.mesh.triton import fused_mesh
 from slotmesh.ops.sinkhorn import CONVERGED, scaled_temperature
 from slotmesh.ops.sinkhorn.cpu import cpu_sinkhorn
-from slotmesh.ops.sinkhorn.implicit import implicit_plan, with_implicit_gradient
+from slotmesh.ops.sinkhorn.implicit import implicit_plan
 from slotmesh.ops.sinkhorn.naive import Potentials, solve, start
 from slotmesh.ops.transport import Transport
 
@@ -166,13 +166,9 @@ def mesh(
         length = lr if step is None else _length(step, task)
         if in_c:
             given = a is not None or b is not None
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
-                plan, last, changed = _in_c(
-                    task, first, tau, length, n_steps, n_iters, potentials, given
-                )
-            if implicit and torch.is_grad_enabled():
-                changed = changed + (first - first.detach())
-                plan = with_implicit_gradient(plan, -changed / tau, task)
+            plan, last, changed = _in_c(
+                task, first, tau, length, n_steps, n_iters, potentials, given, implicit
+            )
         else:
             changed, u = descend(
                 first,
@@ -211,6 +207,7 @@ def _in_c(
     n_iters: int,
     potentials: PotentialsMode,
     given: bool,
+    implicit: bool,
 ) -> tuple[Tensor, Potentials, Tensor]:
     """Plan, potentials and changed cost (*batch, m, n) on the CPU."""
     batch = first.shape[:-2]
@@ -221,7 +218,7 @@ def _in_c(
             length = length.expand(*batch, 1, 1).reshape(-1, 1, 1)
         descent = EntropyDescent(length, n_steps, n_iters, potentials == "fresh")
     flat = flat_batch(task, first, tau, given=given)
-    return cpu_sinkhorn(flat, None, n_iters, batch, descent)
+    return cpu_sinkhorn(flat, None, n_iters, batch, descent, implicit=implicit)
 
 
 def _on_chip(

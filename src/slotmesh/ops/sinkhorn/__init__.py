@@ -20,7 +20,7 @@ from slotmesh.ops._precision import full_precision
 from slotmesh.ops._problem import compute_dtype, marginal_error, problem
 from slotmesh.ops._typed import broadcasts_to
 from slotmesh.ops.sinkhorn.cpu import cpu_sinkhorn
-from slotmesh.ops.sinkhorn.implicit import implicit_plan, with_implicit_gradient
+from slotmesh.ops.sinkhorn.implicit import implicit_plan
 from slotmesh.ops.sinkhorn.naive import iterate, plan_of, start
 from slotmesh.ops.sinkhorn.triton import fused_sinkhorn
 from slotmesh.ops.transport import Transport
@@ -113,10 +113,7 @@ def sinkhorn(
         if in_c:
             flat = flat_batch(task, task.cost, tau, given=a is not None or b is not None)
             u = None if first is None else flat_vector(first.to(task.a.dtype).expand_as(task.a))
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
-                plan, potentials, _ = cpu_sinkhorn(flat, u, n_iters, batch)
-            if implicit and torch.is_grad_enabled():
-                plan = with_implicit_gradient(plan, -task.cost / tau, task)
+            plan, potentials, _ = cpu_sinkhorn(flat, u, n_iters, batch, implicit=implicit)
         elif implicit:
             log_kernel = -task.cost / tau
             plan, potentials = implicit_plan(log_kernel, task, start(task, first), n_iters, tol)

@@ -8,9 +8,12 @@ from torch import Tensor
 from slotmesh.ops import _native as native
 from slotmesh.ops._batch import Batch
 from slotmesh.ops._cpu import in_a_transform
+from slotmesh.ops.sinkhorn.implicit import plan_adjoint
 from slotmesh.ops.sinkhorn.naive import Potentials, first_potentials, solve
 
 Gradients = tuple[Tensor | None, ...]
+# The implicit gradient in C keeps so many vectors squared.
+MOST_SLOTS = 64
 
 
 class Descent(native.Descent, Protocol):
@@ -27,6 +30,8 @@ def cpu_sinkhorn(
     n_iters: int,
     shape: tuple[int, ...],
     descent: Descent | None = None,
+    *,
+    implicit: bool = False,
 ) -> tuple[Tensor, Potentials, Tensor]:
     """Plan, potentials and the cost they belong to.
 
@@ -36,13 +41,14 @@ def cpu_sinkhorn(
         n_iters: Number of iterations.
         shape: The batch dimensions of the result.
         descent: What to do to the cost before, or None.
+        implicit: Whether the plan is differentiated as a converged one, and potentials not at all.
     """
     leaves = (batch.cost, batch.a, batch.b, batch.tau, u)
     graph = torch.is_grad_enabled() and any(
         isinstance(x, Tensor) and x.requires_grad for x in leaves
     )
     apply: Any = _Sinkhorn.apply  # pyright: ignore
-    plan, last_u, last_v, changed = apply(*batch, u, n_iters, graph, descent)
+    plan, last_u, last_v, changed = apply(*batch, u, n_iters, graph, descent, implicit)
     m, n = batch.cost.shape[-2:]
     count = torch.full(shape, n_iters, dtype=torch.int64, device=batch.cost.device)
     cost = batch.cost if changed is None else changed
@@ -57,7 +63,7 @@ class _Sinkhorn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        batch, (u, n_iters, graph, descent) = Batch(*args[:6]), args[6:]
+        batch, (u, n_iters, graph, descent, implicit) = Batch(*args[:6]), args[6:]
         start = first_potentials(batch.a, batch.slots, u)
         outputs = [torch.empty_like(x) for x in batch[:3]]
         changed = None if descent is None else torch.empty_like(batch.cost)
@@ -66,26 +72,31 @@ class _Sinkhorn(torch.autograd.Function):
             easy = None
         else:
             _solve_again(batch, changed, start, n_iters, descent, outputs, _hard(easy))
+        plan, last_u, last_v = outputs
         ctx.set_materialize_grads(False)
+        if implicit:
+            ctx.mark_non_differentiable(last_u, last_v)
         if graph:
             cost = batch.cost if changed is None else changed
             tau = batch.tau if isinstance(batch.tau, Tensor) else None
             # Of MESH the potentials are constants.
             begin = u if descent is None else start
             # C does iterations again: that takes less time than memory for all of them.
-            ctx.save_for_backward(cost, *batch[1:4], tau, begin, easy)
+            kept = plan if implicit else None
+            ctx.save_for_backward(cost, *batch[1:4], tau, begin, easy, kept)
             ctx.tau, ctx.n_iters = batch.tau if tau is None else None, n_iters
-        plan, last_u, last_v = outputs
         return plan, last_u, last_v, changed
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
-        cost, a, b, slots, tau, u, easy = ctx.saved_tensors
+        cost, a, b, slots, tau, u, easy, plan = ctx.saved_tensors
         batch = Batch(cost, a, b, slots, ctx.tau if tau is None else tau, None)
         wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 4, 6)]
         into, by_changed = grads[:3], grads[3]
         if all(x is None for x in into):
             found: Gradients = (None,) * 5
+        elif plan is not None and into[0] is not None:
+            found = _as_converged(batch, plan, into[0], wanted)
         elif torch.is_grad_enabled() or in_a_transform(*into):
             found = _by_logarithms(batch, u, ctx.n_iters, into, wanted)
         else:
@@ -104,7 +115,7 @@ class _Sinkhorn(torch.autograd.Function):
         by_cost = by_cost if wanted[0] else None
         if by_changed is not None:
             by_cost = by_changed if by_cost is None else by_cost + by_changed
-        return by_cost, by_a, by_b, None, by_tau, None, by_u, None, None, None
+        return by_cost, by_a, by_b, None, by_tau, None, by_u, *(None,) * 4
 
 
 def _solve_again(
@@ -142,6 +153,20 @@ def _room(batch: Batch, wanted: list[bool]) -> native.Gradients:
             for x, y in zip(like, [True, *wanted[1:]], strict=True)
         )  # pyright: ignore
     )
+
+
+def _as_converged(batch: Batch, plan: Tensor, grad: Tensor, wanted: list[bool]) -> Gradients:
+    """The implicit gradients; by the first potentials there is none."""
+    m, n = plan.shape[-2:]
+    wanted = [*wanted[:4], False]
+    if m <= min(n, MOST_SLOTS) and not torch.is_grad_enabled() and not in_a_transform(grad):
+        found = _room(batch, wanted)
+        native.adjoint(batch, plan, grad, found)
+        return found
+    by_kernel, by_a, by_b = plan_adjoint(plan, grad)
+    by_cost = -by_kernel / batch.tau
+    by_tau = -(by_cost * batch.cost).sum((-2, -1), keepdim=True) / batch.tau if wanted[3] else None
+    return by_cost, by_a, by_b, by_tau, None
 
 
 def _by_logarithms(

@@ -46,12 +46,8 @@ def implicit_plan(
     still, kernel = problem.detach(), log_kernel.detach()
     potentials = naive.iterate(kernel, still, u.detach(), n_iters, tol)
     plan = naive.plan_of(kernel, still.a, potentials.v)
-    return with_implicit_gradient(plan, log_kernel, problem), potentials
-
-
-def with_implicit_gradient(plan: Tensor, log_kernel: Tensor, problem: Problem) -> Tensor:
-    """A plan (*batch, m, n) that was computed without a graph, with the implicit gradient."""
-    return ImplicitPlan.apply(log_kernel, problem.a, problem.b, plan)  # pyright: ignore
+    apply: Any = ImplicitPlan.apply  # pyright: ignore
+    return apply(log_kernel, problem.a, problem.b, plan), potentials
 
 
 def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
