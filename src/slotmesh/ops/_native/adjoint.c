@@ -18,7 +18,7 @@
 
 typedef double vec __attribute__((vector_size(8 * LANES)));
 typedef int64_t ivec __attribute__((vector_size(8 * LANES)));
-typedef float half __attribute__((vector_size(4 * LANES)));
+typedef float narrow __attribute__((vector_size(4 * LANES)));
 
 /* Of one thread. */
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
 
 /* Some numbers of a row, 0 after its end. */
 INLINE vec get(const float *x, int64_t left) {
-    half y = {0};
+    narrow y = {0};
     if (left >= LANES)
         memcpy(&y, x, sizeof(y));
     else
@@ -40,7 +40,7 @@ INLINE vec get(const float *x, int64_t left) {
 }
 
 INLINE void put(float *x, vec y, int64_t left) {
-    half z = __builtin_convertvector(y, half);
+    narrow z = __builtin_convertvector(y, narrow);
     memcpy(x, &z, (left < LANES ? left : LANES) * sizeof(float));
 }
 
