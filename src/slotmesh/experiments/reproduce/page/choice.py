@@ -16,8 +16,9 @@ from slotmesh.experiments.reproduce.record import Record
 _LEAD = """
 The paper gives neither the learning rate nor the hidden width, the number of iterations and the
 lambda of MESH. Width 64 and 3 iterations are those with which an earlier prototype came closest to
-the paper's SA and SA-SH, and the candidates below are the best of what it tried. They are compared
-on seeds and on validation sets that the table does not use, and one is taken for all sigmas:
+the paper's SA and SA-SH. The candidates below are the best of what it tried, and for SA-MESH the
+implicit gradient, which it did not have. They are compared on seeds and on validation sets that the
+table does not use, and one is taken for all sigmas:
 """
 
 
