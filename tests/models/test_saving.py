@@ -91,7 +91,7 @@ def test_the_configuration_says_what_was_left_at_its_default(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     assert config == {
         "n_slots": 8,
-        "transport": Mesh().to_config(),
+        "transport": Mesh(grad="implicit").to_config(),
         "n_iters": 3,
         "resolution": [64, 64],
         "channels": 32,
@@ -163,3 +163,12 @@ def test_a_part_has_one_owner():
     SetCopier(transport=transport)
     with pytest.raises(ValueError, match=r"Mesh: this object is already part of a module"):
         SetCopier(transport=transport)
+
+
+@pytest.mark.parametrize("kind", [ObjectDiscovery, VideoObjectDiscovery])
+def test_which_gradient_mesh_has_by_default_depends_on_that_of_slots(kind):
+    def grad(*args, **options):
+        return kind(2, *args, resolution=(8, 8), **options).attention.transport.grad
+
+    assert (grad(), grad(implicit=True)) == ("implicit", "straight_through")
+    assert grad(Mesh()) == "straight_through"

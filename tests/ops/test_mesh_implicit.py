@@ -84,3 +84,19 @@ def test_what_carries_a_gradient(dtype):
     assert not t.v.requires_grad
     into = randn(3, 5, seed=8, dtype=dtype)
     close(torch.autograd.grad(t.cost, cost, into)[0], into, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gradient_where_nothing_goes_does_not_count(dtype):
+    """By C in float32 and by torch in float64; nothing goes to padding."""
+    cost, into = (randn(2, 3, 7, seed=k, dtype=dtype) for k in (9, 10))
+    slots, inputs = torch.tensor([True, True, False]), torch.arange(7) < 5
+    found = []
+    for padding in (0.0, torch.nan, torch.inf):
+        x = leaf(cost)
+        t = mesh(x, noise=0.0, slot_mask=slots, input_mask=inputs, grad="implicit")
+        weights = torch.where(slots[:, None] & inputs, into, padding)
+        found.append(torch.autograd.grad(t.plan, x, weights)[0])
+    assert found[0].isfinite().all()
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])

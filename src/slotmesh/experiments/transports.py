@@ -74,8 +74,7 @@ class MeshSettings(SinkhornSettings):
     objective: Literal["entropy", "learned"] = "entropy"
     """What MESH makes small; a learned one is differentiated through all steps."""
     grad: Literal["straight_through", "implicit"] = "straight_through"
-    """Gradient of the last plan: through its iterations, or as if it had converged. A learned
-    objective has one of its own."""
+    """Gradient of the last plan, for the entropy: through its iterations, or as if converged."""
 
     def build(self) -> SlotTransport:
         """The transport with these settings."""

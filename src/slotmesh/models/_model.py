@@ -4,7 +4,14 @@ from typing import Any
 
 from torch import nn
 
-from slotmesh.nn import FixedGaussian, LearnedGaussian, SlotAttention, SlotInitializer
+from slotmesh.nn import (
+    FixedGaussian,
+    LearnedGaussian,
+    Mesh,
+    SlotAttention,
+    SlotInitializer,
+    SlotTransport,
+)
 from slotmesh.nn._part import Part
 from slotmesh.nn._pretrained import Pretrained
 
@@ -32,3 +39,10 @@ def default_init(init: SlotInitializer | None, implicit: bool) -> SlotInitialize
     if init is not None:
         return init
     return FixedGaussian() if implicit else LearnedGaussian()
+
+
+def discovery_transport(transport: SlotTransport | None, implicit: bool) -> SlotTransport:
+    """The given one, or MESH; through several iterations its implicit gradient trains better."""
+    if transport is not None:
+        return transport
+    return Mesh() if implicit else Mesh(grad="implicit")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slotmesh.models._model import Model, default_init
+from slotmesh.models._model import Model, default_init, discovery_transport
 from slotmesh.models.images import prepare
 from slotmesh.nn import (
     ConvEncoder,
@@ -47,7 +47,8 @@ class ObjectDiscovery(Model):
 
     Args:
         n_slots: Number of slots: most objects in an image, and one for the background.
-        transport: As for :class:`~slotmesh.SlotAttention`; default :class:`~slotmesh.nn.Mesh`.
+        transport: As for :class:`~slotmesh.SlotAttention`; default ``Mesh(grad="implicit")``, or
+            ``Mesh()`` with ``implicit``, where gradients go through one iteration only.
         n_iters: Iterations.
         resolution: Height and width of the image.
         channels: Channels of encoder and decoder.
@@ -85,7 +86,7 @@ class ObjectDiscovery(Model):
             self.encoder.out_dim,
             slot_dim,
             n_slots,
-            transport,
+            discovery_transport(transport, implicit),
             n_iters,
             mlp_dim=mlp_dim,
             init=default_init(init, implicit),

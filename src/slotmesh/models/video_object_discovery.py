@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slotmesh.models._model import Model, default_init
+from slotmesh.models._model import Model, default_init, discovery_transport
 from slotmesh.models.images import prepare
 from slotmesh.nn import (
     ConvEncoder,
@@ -50,11 +50,12 @@ class VideoObjectDiscovery(Model):
     All frames are encoded at once, slots go through the frames one after another, and all frames
     are decoded at once. There is no predictor between frames, only the ``transition``, as in the
     paper. For SA-MESH on CLEVRER the authors measure costs by the cosine: pass
-    ``Mesh(lr=8.0, cost="cosine", cost_scale=6.0, mass=18.0)``.
+    ``Mesh(lr=8.0, cost="cosine", cost_scale=6.0, mass=18.0, grad="implicit")``.
 
     Args:
         n_slots: Number of slots.
-        transport: As for :class:`~slotmesh.SlotAttention`; default :class:`~slotmesh.nn.Mesh`.
+        transport: As for :class:`~slotmesh.SlotAttention`; default ``Mesh(grad="implicit")``, or
+            ``Mesh()`` with ``implicit``, where gradients go through one iteration only.
         n_iters: Iterations in each frame.
         resolution: Height and width of the video.
         channels: Channels of encoder and decoder.
@@ -101,7 +102,7 @@ class VideoObjectDiscovery(Model):
             self.encoder.out_dim,
             slot_dim,
             n_slots,
-            transport,
+            discovery_transport(transport, implicit),
             n_iters,
             mlp_dim=mlp_dim,
             init=default_init(init, implicit),

@@ -21,7 +21,8 @@ class Mesh(OptimalTransport):
         n_steps: MESH steps.
         noise: Standard deviation of the noise that breaks ties, drawn once a forward pass.
         potentials: See :func:`slotmesh.mesh`, like ``grad``.
-        grad: ``"straight_through"`` (the paper's), ``"implicit"`` or ``"unroll"``.
+        grad: ``"straight_through"`` (the paper's), ``"implicit"`` (steadier where gradients go
+            through several iterations of slot attention) or ``"unroll"``.
         objective: Something else to make small than the entropy:
             :class:`~slotmesh.nn.LearnedObjective` or :class:`~slotmesh.nn.SlotSimilarity`. They
             learn only with ``grad="unroll"``.

@@ -52,8 +52,9 @@ def implicit_plan(
 
 def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Pull a gradient of the plan (*batch, m, n) back to the log kernel, a and b."""
-    # float64 inside: the system is nearly singular where the plan is nearly hard.
-    p, weight = plan.double(), (plan * grad).double()
+    # float64 inside: the system is nearly singular where the plan is nearly hard. What no mass goes
+    # to can have any gradient.
+    p, weight = plan.double(), torch.where(plan == 0, 0.0, plan * grad).double()
     if plan.shape[-2] <= plan.shape[-1]:
         kernel, x, y = _eliminate(p, weight)
     else:

@@ -43,8 +43,7 @@ class MultiDSprites:
     """Train and test on the Multi-dSprites world (Table 3), with pictures and weights."""
 
     variants: tuple[Variant, ...] = ("SA", "SA-MESH")
-    """Which rows; several processes can measure them at once. The last two are SA-MESH with another
-    gradient (see --transport.potentials and --transport.grad of `slotmesh train`)."""
+    """Which rows, also by several processes at once; the last two: SA-MESH, other gradients."""
     steps: int = 75_000
     """Training steps. A run that has ended goes on where more are asked for."""
     seed: int = 0
