@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -26,6 +27,22 @@ torch.set_num_threads(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes seconds; leave out with -m 'not slow'")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the campaigns of tests/faults have tried, and the seed to repeat it."""
+    totals: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, n in getattr(report, "user_properties", ()):
+                if name.startswith("campaign: ") and report.when == "teardown":
+                    totals[name.removeprefix("campaign: ")] += n
+    if totals:
+        terminalreporter.section("faults")
+        for name, n in sorted(totals.items()):
+            terminalreporter.write_line(f"{n:>9,} {name}")
+        seed = os.environ.get("SLOTMESH_SEED", "0")
+        terminalreporter.write_line(f"The same again: SLOTMESH_SEED={seed}")
 
 
 @contextmanager
