@@ -1,0 +1,139 @@
+"""slotmesh.compat against the formulas of the paper, written out in the authors' layout."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from slotmesh.compat import minimize_entropy_of_sinkhorn, sinkhorn
+
+NAMES = ("result", "u", "v")
+
+
+def reference_sinkhorn(
+    cost: Tensor, a: Tensor, b: Tensor, n: int = 5, tau: float = 1.0, v: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    log_kernel = -cost / tau
+    v = torch.zeros_like(b) if v is None else v
+    u = torch.zeros_like(a)
+    for _ in range(n):
+        u = a.clamp(min=1e-30).log() - (log_kernel + v[:, None, :]).logsumexp(2)
+        v = b.clamp(min=1e-30).log() - (log_kernel + u[:, :, None]).logsumexp(1)
+    return (log_kernel + u[:, :, None] + v[:, None, :]).exp(), u, v
+
+
+def reference_mesh(
+    cost: Tensor,
+    a: Tensor,
+    b: Tensor,
+    noise: Tensor,
+    lr: float | Tensor,
+    steps: int,
+    n: int,
+    reuse: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    cost = cost + 1e-3 * noise
+    u: Tensor | None = None
+    v: Tensor | None = None
+    for _ in range(steps):
+        with torch.enable_grad():
+            current = cost if cost.requires_grad else cost.detach().requires_grad_()
+            plan, u, v = reference_sinkhorn(current, a, b, n, v=v if reuse else None)
+            objective = torch.special.entr(plan).sum()
+            [grad] = torch.autograd.grad(objective, current, retain_graph=True)
+        cost = cost - lr * grad / grad.flatten(1).norm(dim=1)[:, None, None]
+    return (cost, u, v) if reuse else (cost, None, None)
+
+
+def problem(dtype: torch.dtype, seed: int = 0, uneven: bool = False) -> tuple[Tensor, ...]:
+    rng = torch.Generator().manual_seed(seed)
+    cost = torch.rand(3, 9, 4, dtype=torch.float64, generator=rng)
+    a = torch.rand(3, 9, dtype=torch.float64, generator=rng).softmax(-1)
+    b = torch.rand(3, 4, dtype=torch.float64, generator=rng).softmax(-1)
+    if uneven:
+        a = 2.5 * a
+    noise = torch.randn(3, 9, 4, dtype=torch.float64, generator=rng)
+    return tuple(x.to(dtype) for x in (cost, a, b, noise))
+
+
+def close(actual: Tensor | None, expected: Tensor | None, name: str, tol: float = 1e-6) -> None:
+    assert (actual is None) == (expected is None), name
+    if actual is not None and expected is not None:
+        torch.testing.assert_close(actual.double(), expected.double(), rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("uneven", [False, True], ids=["even", "uneven"])
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("tau", [1.0, 0.3])
+def test_sinkhorn(uneven: bool, warm: bool, tau: float) -> None:
+    cost, a, b, _ = problem(torch.float64, uneven=uneven)
+    v = torch.linspace(-1, 1, 4, dtype=torch.float64).expand(3, 4) if warm else None
+    expected = reference_sinkhorn(cost, a, b, 7, tau, v)
+    found = sinkhorn(cost, a, b, n_sh_iters=7, temperature=tau, u=None, v=v)
+    for name, x, y in zip(NAMES, found, expected, strict=True):
+        close(x, y, name)
+
+
+def test_sinkhorn_without_mass() -> None:
+    cost, a, b, _ = problem(torch.float64)
+    a[:, 2] = 0.0
+    for name, x, y in zip(NAMES, sinkhorn(cost, a, b), reference_sinkhorn(cost, a, b), strict=True):
+        close(x, y, name)
+
+
+@pytest.mark.parametrize("reuse", [True, False], ids=["reuse", "fresh"])
+@pytest.mark.parametrize("uneven", [False, True], ids=["even", "uneven"])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_mesh(reuse: bool, uneven: bool, steps: int) -> None:
+    cost, a, b, noise = problem(torch.float64, uneven=uneven)
+    expected = reference_mesh(cost, a, b, noise, 1.0, steps, 5, reuse and steps > 0)
+    found = minimize_entropy_of_sinkhorn(cost, a, b, noise, 1.0, steps, 5, reuse)
+    for name, x, y in zip(NAMES, found, expected, strict=True):
+        close(x, y, name)
+
+
+def test_float32_takes_the_fast_path() -> None:
+    cost, a, b, noise = problem(torch.float32)
+    exact = [x.double() for x in (cost, a, b, noise)]
+    expected = reference_mesh(*exact, lr=0.5, steps=4, n=5, reuse=True)
+    found = minimize_entropy_of_sinkhorn(cost, a, b, noise, mesh_lr=0.5)
+    for name, x, y in zip(NAMES, found, expected, strict=True):
+        close(x, y, name, 1e-4)  # MESH amplifies the rounding of single precision
+
+
+@pytest.mark.parametrize("reuse", [True, False], ids=["reuse", "fresh"])
+def test_gradients_are_the_authors(reuse: bool) -> None:
+    """By costs, masses and a learned lambda, through the last Sinkhorn."""
+
+    def loss(adjust, transport, *given: Tensor) -> list[Tensor]:
+        cost, a, b, lr = (x.detach().clone().requires_grad_() for x in given)
+        adjusted, u, v = adjust(cost, a, b, lr)
+        plan = transport(adjusted, a, b, u, v)
+        weight = torch.linspace(-1, 2, plan.numel(), dtype=plan.dtype).view_as(plan)
+        return list(torch.autograd.grad((plan * weight).sum(), (cost, a, b, lr)))
+
+    cost, a, b, noise = problem(torch.float64, seed=3)
+    lr = torch.tensor(0.7, dtype=torch.float64)
+    ours = loss(
+        lambda c, a, b, lr: minimize_entropy_of_sinkhorn(c, a, b, noise, lr, 4, 5, reuse),
+        lambda c, a, b, u, v: sinkhorn(c, a, b, u=u, v=v)[0],
+        *(cost, a, b, lr),
+    )
+    theirs = loss(
+        lambda c, a, b, lr: reference_mesh(c, a, b, noise, lr, 4, 5, reuse),
+        lambda c, a, b, u, v: reference_sinkhorn(c, a, b, v=v)[0],
+        *(cost, a, b, lr),
+    )
+    names = ("cost", "a", "b", "lr")
+    # A learned lambda reaches reused potentials too in the authors' code.
+    n = 3 if reuse else 4
+    for name, x, y in zip(names[:n], ours[:n], theirs[:n], strict=True):
+        close(x, y, name)
+
+
+def test_noise_is_drawn() -> None:
+    cost, a, b, _ = problem(torch.float64)
+    torch.manual_seed(0)
+    drawn = minimize_entropy_of_sinkhorn(cost, a, b)[0]
+    torch.manual_seed(0)
+    given = minimize_entropy_of_sinkhorn(cost, a, b, torch.randn_like(cost))[0]
+    assert torch.equal(drawn, given)
