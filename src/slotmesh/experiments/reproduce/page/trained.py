@@ -6,7 +6,12 @@ from slotmesh.experiments.paper import ROWS, TABLES, Row
 from slotmesh.experiments.reproduce.page.notes import COMMON, NOTES
 from slotmesh.experiments.reproduce.page.text import MISSING, code, grid, minutes
 from slotmesh.experiments.reproduce.trained.card import weights_name
-from slotmesh.experiments.reproduce.trained.record import Measured, records_in, together
+from slotmesh.experiments.reproduce.trained.record import (
+    Measured,
+    metrics_of,
+    records_in,
+    together,
+)
 from slotmesh.experiments.reproduce.trained.tables import TABLES as TRAINED
 from slotmesh.experiments.reproduce.trained.tables import Table
 
@@ -37,13 +42,11 @@ def trained_section(name: str, results: Path) -> list[str]:
 def _beside(table: Table, records: Records) -> list[str]:
     """Every row as the paper has it, and as we have it."""
     # It knows how to draw, which takes long to load and which measuring does not need.
-    from slotmesh.experiments.report.compare import NAMES, _as_printed, heading, shown
+    from slotmesh.experiments.report.compare import _as_printed, heading, shown
 
     rows = [row for row in ROWS if row.table == table.paper]
     runs = [one for group in records.values() for one in group]
-    seen = {metric for row in rows for metric in row.results}
-    seen |= {metric for one in runs if one.test for metric in one.test.metrics}
-    metrics = [metric for metric in NAMES if metric in seen]
+    metrics = metrics_of(rows, records)
     names = {id(row): name for name, row in table.rows.items()}
     # What the paper does not have is shown where it is measured.
     rows += [row for row in table.more if names[id(row)] in records]

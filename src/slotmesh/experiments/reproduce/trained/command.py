@@ -21,6 +21,7 @@ from slotmesh.experiments.reproduce.trained.record import (
     Measured,
     Outcome,
     deciding,
+    metrics_of,
     read,
     records_in,
     together,
@@ -220,10 +221,9 @@ def _table(table: Table, found: dict[str, list[Measured]]) -> Any:
     """Ours beside the paper's, for the terminal."""
     from rich.table import Table as Drawn
 
-    from slotmesh.experiments.report.compare import NAMES, _as_printed, heading
+    from slotmesh.experiments.report.compare import _as_printed, heading
 
-    seen = {m for runs in found.values() for one in runs if one.test for m in one.test.metrics}
-    metrics = [name for name in NAMES if name in seen]
+    metrics = metrics_of(table.rows.values(), found)
     drawn = Drawn(title=f"{table.paper}, test samples", title_justify="left")
     for name in ("", *map(heading, metrics), "seeds"):
         drawn.add_column(name, justify="right" if name else "left")

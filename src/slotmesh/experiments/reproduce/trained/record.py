@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slotmesh.experiments.paper import Row
 from slotmesh.experiments.runs import _leaves
 from slotmesh.experiments.settings import Settings, plain
 from slotmesh.report.page import write_whole
@@ -123,9 +124,19 @@ def records_in(folder: Path, rows: Iterable[str]) -> dict[str, list[Measured]]:
     return found
 
 
+def metrics_of(rows: Iterable[Row], records: dict[str, list[Measured]]) -> list[str]:
+    """All metrics that the paper or the runs have, in the paper's order."""
+    # It knows how to draw, which takes long to load.
+    from slotmesh.experiments.report.compare import NAMES
+
+    seen = {metric for row in rows for metric in row.results}
+    runs = [one for group in records.values() for one in group]
+    seen |= {metric for one in runs if one.test for metric in one.test.metrics}
+    return [metric for metric in NAMES if metric in seen]
+
+
 def together(runs: list[Measured], metrics: list[str]) -> list[str]:
     """The mean of each metric over the seeds that did not fail, with its deviation if several."""
-    # It knows how to draw, which takes long to load.
     from slotmesh.experiments.report.compare import shown
 
     cells: list[str] = []

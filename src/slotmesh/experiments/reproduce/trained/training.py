@@ -101,7 +101,7 @@ def _as_begun(settings: Settings, device: torch.device) -> Settings:
         if old.get(name) != new.get(name) and not longer:
             raise ValueError(
                 f"{settings.folder} holds a run with {flag(name)} {old.get(name)}, but "
-                f"{new.get(name)} came. Choose another folder with --runs."
+                f"got {new.get(name)}. Choose another folder with --runs."
             )
     if begun.steps < settings.steps:
         values = _read(path) | {"steps": settings.steps}
