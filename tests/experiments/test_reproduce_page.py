@@ -10,7 +10,7 @@ from slotmesh.experiments.paper import ROWS, TABLES, changed
 from slotmesh.experiments.reproduce import Results, jobs, run_results
 from slotmesh.experiments.reproduce.choice import CANDIDATES, chosen
 from slotmesh.experiments.reproduce.emd_study import PARTS, parts_in
-from slotmesh.experiments.reproduce.page import command, render
+from slotmesh.experiments.reproduce.page import render
 from slotmesh.experiments.reproduce.record import SIGMAS, difference
 from slotmesh.experiments.reproduce.rows import base, beyond, papers, rows_in
 
@@ -47,12 +47,11 @@ def test_without_results_every_row_is_not_measured(tmp_path: Path) -> None:
         if one.table == "Table 1":
             assert row(text, str(one.variant))[:3] == ["not measured yet"] * 3
         elif one.args is None:
-            assert "copied by the paper" in row(text, one.label)
+            assert row(text, f"*{one.label}, copied by the paper*")
         else:
             name = f"{one.label}, {one.task}" if one.table == "Table 5" else one.label
             assert "not measured yet" in row(text, name)
-            verb = "reproduce" if one.table == "Table 3" else "train"
-            assert f"slotmesh {verb} {one.task}" in row(text, name)[-1]
+            assert "slotmesh reproduce " in text
     assert "0.2162" in section(page, "### Beyond the paper")
     assert " s in all" not in page
 
@@ -147,14 +146,6 @@ def test_the_part_that_decides_is_named(whole: Path) -> None:
     assert "The paper's 1.04 is not reached" in render(whole)
     put(folder / "emd-study", "mean", "SA-EMD", (0.2, 0.5, 1.0), settings=settings)
     assert "is not reached" not in render(whole)
-
-
-def test_a_section_can_be_added(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(command.MEASURED, "Table 4", lambda table, results: [f"## {table}", "new"])
-    monkeypatch.setattr(command, "MORE", (lambda results: ["## More", results.name],))
-    page = render(whole)
-    assert "## Table 4\nnew\n## Table 5" in page
-    assert page.endswith(f"## More\n{whole.name}\n")
 
 
 def test_the_command_writes_the_page(

@@ -140,14 +140,14 @@ def evaluate_run(
         "environment": environment() | {"device": str(place)},
     }
     write_whole(out / "evaluation.csv", _csv(whole))
-    write_whole(out / "evaluation.json", json.dumps(_strict(found), indent=2) + "\n")
+    write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")
     return found
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
     """With null for what is undefined: JSON has no NaN."""
     if isinstance(value, dict):
-        return {k: _strict(v) for k, v in value.items()}
+        return {k: strict(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

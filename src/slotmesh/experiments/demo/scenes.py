@@ -14,7 +14,7 @@ from slotmesh.experiments.evaluate import evaluate_run
 from slotmesh.experiments.paper import ROWS
 from slotmesh.experiments.report.collect import Columns, Found, read_csv
 from slotmesh.experiments.report.samples import Shower
-from slotmesh.experiments.reproduce.multi_dsprites.card import weights_name
+from slotmesh.experiments.reproduce.trained.card import weights_name
 from slotmesh.experiments.runs import Run, open_run
 from slotmesh.experiments.tasks import experiment
 from slotmesh.report.side_by_side import Scene, side_by_side
@@ -82,13 +82,13 @@ def find_weights(folder: Path | None) -> list[Run]:
     # Beside src, if this is a clone and not an installed copy.
     clone = Path(__file__).parents[4] / _HERE
     for place in (_HERE, clone) if folder is None else (folder,):
-        names = {variant: place / weights_name(variant) for variant in VARIANTS}
+        names = {variant: place / weights_name("multi-dsprites", variant) for variant in VARIANTS}
         if all(path.is_dir() for path in names.values()):
             runs = [open_run(path) for path in names.values()]
             _check(runs)
             return runs
     if folder is not None:
-        expected = " and ".join(weights_name(variant) for variant in VARIANTS)
+        expected = " and ".join(weights_name("multi-dsprites", variant) for variant in VARIANTS)
         raise ValueError(f"--checkpoints is {folder}, expected a folder with {expected}.")
     return []
 

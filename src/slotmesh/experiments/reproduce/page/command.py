@@ -1,6 +1,5 @@
 """``slotmesh reproduce results``: the page about everything that is measured."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,18 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from slotmesh.experiments.paper import TABLES
-from slotmesh.experiments.reproduce.page.multi_dsprites import multi_dsprites_section
-from slotmesh.experiments.reproduce.page.paper import unmeasured
 from slotmesh.experiments.reproduce.page.table1 import table1_section
+from slotmesh.experiments.reproduce.page.trained import trained_section
 from slotmesh.report.page import write_whole
-
-MEASURED: dict[str, Callable[[str, Path], list[str]]] = {
-    "Table 1": table1_section,
-    "Table 3": multi_dsprites_section,
-}
-"""The section of each table of the paper that is measured: lines, of its name and the results."""
-MORE: tuple[Callable[[Path], list[str]], ...] = ()
-"""Sections that are in no table of the paper."""
 
 _HEAD = """# Results
 
@@ -51,7 +41,6 @@ def render(results: Path) -> str:
     """The page, from a folder of measurements; what is missing there is said."""
     lines = [_HEAD]
     for table in TABLES:
-        lines += MEASURED.get(table, unmeasured)(table, results)
-    for section in MORE:
-        lines += section(results)
+        section = table1_section if table == "Table 1" else trained_section
+        lines += section(table, results)
     return "\n".join(lines).rstrip() + "\n"

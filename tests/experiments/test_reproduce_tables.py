@@ -1,4 +1,4 @@
-"""``slotmesh reproduce multi-dsprites``: stopped and moved, it ends where it would have."""
+"""``slotmesh reproduce table3`` and its like: stopped and moved, they end where they would have."""
 
 import json
 import os
@@ -15,69 +15,87 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from slotmesh.experiments.discovery import Discovery
 from slotmesh.experiments.evaluate import Evaluate, run_evaluate
-from slotmesh.experiments.reproduce import MultiDSprites, run_multi_dsprites
-from slotmesh.experiments.reproduce.multi_dsprites import command, training
-from slotmesh.experiments.reproduce.multi_dsprites.card import weights_name
-from slotmesh.experiments.reproduce.multi_dsprites.pictures import draw_curves, write_curves
-from slotmesh.experiments.reproduce.multi_dsprites.record import Measured, read, records_in
+from slotmesh.experiments.paper import ROWS, Row
+from slotmesh.experiments.reproduce import TrainTable, run_table
+from slotmesh.experiments.reproduce.trained import command, training
+from slotmesh.experiments.reproduce.trained.card import weights_name
+from slotmesh.experiments.reproduce.trained.pictures import draw_curves, write_curves
+from slotmesh.experiments.reproduce.trained.record import Measured, read, records_in
+from slotmesh.experiments.reproduce.trained.tables import BY_NAME, TABLES
 from slotmesh.experiments.settings import Optim
+from slotmesh.experiments.tasks import TASKS, experiment
 from slotmesh.experiments.training.learner import Learner
 from slotmesh.models import ObjectDiscovery
 
 from ._jobs import assert_same, metrics, state
 
-BASE = command.base
-SIZES: dict[str, Any] = {"steps": 10, "batch_size": 2, "train_size": 8, "test_size": 7}
+SETTINGS = Row.settings
+SIZES: dict[str, Any] = {
+    "steps": 10,
+    "batch_size": 2,
+    "train_size": 8,
+    "val_size": 3,
+    "test_size": 7,
+}
+BOTH = ("SA", "SA-MESH")
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images of 16 pixels and a network to match."""
     torch.set_num_threads(1)
-    monkeypatch.setattr(command, "base", small_base)
+    monkeypatch.setattr(Row, "settings", small_settings)
 
 
-def small_base(variant: Any) -> Any:
-    start = BASE(variant)
+def small_settings(row: Row, start: str = "paper") -> Any:
+    made: Any = SETTINGS(row, start)
+    if row.task == "random-objects":
+        return made
     model = {"channels": 4, "slot_dim": 8, "mlp_dim": 8}
     return replace(
-        start,
-        data=replace(start.data, size=16, val_size=3),
-        model=replace(start.model, **model),
+        made,
+        data=replace(made.data, size=16),
+        model=replace(made.model, **model),
         optim=Optim(lr=1e-3, half_life=20, clip=0.1),
     )
 
 
-def asked(folder: Path, **changes: Any) -> MultiDSprites:
+def asked(folder: Path, table: str = "table3", **changes: Any) -> TrainTable:
     places: dict[str, Any] = {name: folder / name for name in ("runs", "out", "checkpoints")}
-    return MultiDSprites(**{**SIZES, **places, "device": "cpu", **changes})
+    return command.KINDS[table](**{**SIZES, **places, "device": "cpu", **changes})
 
 
-def measure(folder: Path, **changes: Any) -> tuple[dict[str, Measured], str]:
+def measure(folder: Path, *args: Any, **changes: Any) -> tuple[dict[str, list[Measured]], str]:
     console = Console(file=StringIO(), width=200)
-    found = run_multi_dsprites(asked(folder, **changes), console)
+    found = run_table(asked(folder, *args, **changes), console)
     return found, console.file.getvalue()  # pyright: ignore
 
 
+Whole = tuple[Path, dict[str, Measured], str]
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Measured], str]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "base", small_base)
-        return folder, *measure(folder)
+        patch.setattr(Row, "settings", small_settings)
+        found, said = measure(folder, variants=BOTH)
+    return folder, only(found), said
 
 
-Whole = tuple[Path, dict[str, Measured], str]
+def only(found: dict[str, list[Measured]]) -> dict[str, Measured]:
+    """The one seed of each row."""
+    assert all(len(group) == 1 for group in found.values())
+    return {row: group[0] for row, group in found.items()}
 
 
 def test_a_record_is_the_run_that_it_stands_for(whole: Whole) -> None:
     folder, found, _ = whole
     assert list(found) == ["SA", "SA-MESH"]
     for variant, one in found.items():
-        run = folder / "runs" / "multi-dsprites" / f"{variant}-0"
+        run = folder / "runs" / "table3" / f"{variant}-0"
         again = run_evaluate(Evaluate(run, device="cpu", out=folder / "again"), Console(quiet=True))
         assert one.test is not None
         assert one.test.metrics == again["metrics"]
@@ -99,14 +117,16 @@ def test_a_record_is_the_run_that_it_stands_for(whole: Whole) -> None:
         [part] = one.trained_on
         assert (part["from_step"], part["torch"]) == (0, torch.__version__)
         assert one.device == part["device"] != ""
-        assert one.command.startswith(f"slotmesh reproduce multi-dsprites --variants {variant} --s")
+        assert one.command.startswith(
+            f"slotmesh reproduce table3 --variants {variant} --seeds 0 --st"
+        )
         assert "/" not in one.command
-        assert read(folder / "out" / f"{variant}.json") == one
+        assert read(folder / "out" / f"{variant}-0.json") == one
 
 
 def test_standard_errors_are_those_of_the_scenes(whole: Whole) -> None:
     folder, found, _ = whole
-    lines = (folder / "runs/multi-dsprites/SA-0/evaluation.csv").read_text().splitlines()
+    lines = (folder / "runs/table3/SA-0/evaluation.csv").read_text().splitlines()
     scenes = np.array(
         [float(line.split(",")[lines[0].split(",").index("fg_ari")]) for line in lines[1:]]
     )
@@ -119,9 +139,9 @@ def test_standard_errors_are_those_of_the_scenes(whole: Whole) -> None:
 def test_weights_are_those_that_were_tested(whole: Whole) -> None:
     folder, found, _ = whole
     for variant in found:
-        where = folder / "checkpoints" / weights_name(variant)
+        where = folder / "checkpoints" / weights_name("multi-dsprites", variant)
         model = ObjectDiscovery.from_pretrained(where)
-        kept = state(folder / "runs/multi-dsprites" / f"{variant}-0", "best")["state_dict"]
+        kept = state(folder / "runs/table3" / f"{variant}-0", "best")["state_dict"]
         expected = {name.removeprefix("model."): value for name, value in kept.items()}
         assert_same(dict(model.state_dict()), expected)
         test = found[variant].test
@@ -136,17 +156,13 @@ def test_weights_are_those_that_were_tested(whole: Whole) -> None:
         assert f"of step {found[variant].best_step}," in page
 
 
-def test_the_papers_model_is_small_enough_to_be_committed() -> None:
-    for variant in ("SA", "SA-SH", "SA-MESH"):
-        model = Discovery(Discovery.preset("multi-dsprites", variant, "paper")).fresh_model()
-        assert 4 * sum(p.numel() for p in model.parameters()) < 1_100_000
-
-
 def test_pictures(whole: Whole) -> None:
     folder, _, _ = whole
     names = {path.name for path in (folder / "out").iterdir()}
-    assert names == {"SA.json", "SA-MESH.json", "SA.png", "SA-MESH.png", "curves.svg"}
-    sheets = [np.asarray(Image.open(folder / "out" / name)) for name in ("SA.png", "SA-MESH.png")]
+    assert names == {"SA-0.json", "SA-MESH-0.json", "SA-0.png", "SA-MESH-0.png", "curves.svg"}
+    sheets = [
+        np.asarray(Image.open(folder / "out" / name)) for name in ("SA-0.png", "SA-MESH-0.png")
+    ]
     assert sheets[0].shape == sheets[1].shape
     # The image, the truth and all captions are the same; what was found is not.
     same = (sheets[0] == sheets[1]).all(-1).mean()
@@ -155,7 +171,7 @@ def test_pictures(whole: Whole) -> None:
 
 def test_curves_of_both(whole: Whole, tmp_path: Path) -> None:
     folder, found, _ = whole
-    loss, ari, miou = draw_curves(found).axes
+    loss, ari, miou = draw_curves({row: [one] for row, one in found.items()}).axes
     for variant, i in (("SA", 0), ("SA-MESH", 1)):
         one = found[variant]
         assert loss.lines[i].get_label() == variant
@@ -164,20 +180,20 @@ def test_curves_of_both(whole: Whole, tmp_path: Path) -> None:
             assert x.tolist() == one.val["step"]
             assert y.tolist() == pytest.approx([100 * value for value in one.val[name]])
         assert np.asarray(loss.lines[i].get_ydata()).tolist() == one.train["loss"]
-    write_curves(found, tmp_path)
+    write_curves({row: [one] for row, one in found.items()}, tmp_path)
     assert (tmp_path / "curves.svg").read_bytes() == (folder / "out" / "curves.svg").read_bytes()
     # One that failed at its first step has none.
-    write_curves({"SA": replace(found["SA"], train={"step": []}, val={"step": []})}, tmp_path)
+    write_curves({"SA": [replace(found["SA"], train={"step": []}, val={"step": []})]}, tmp_path)
 
 
 def test_what_is_measured_stays(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, found, _ = whole
     monkeypatch.setattr(command, "_measure", None)
-    again, said = measure(folder)
-    assert again == found
+    again, said = measure(folder, variants=BOTH)
+    assert only(again) == found
     assert said.count("is measured") == 2
-    with pytest.raises(ValueError, match=r"SA\.json has --seed 0, but 1 came.*--overwrite"):
-        measure(folder, seed=1)
+    with pytest.raises(ValueError, match=r"SA-0\.json has --data.val-size 3, but got 4.*--overwr"):
+        measure(folder, val_size=4)
 
 
 def test_a_trained_run_is_tested_elsewhere(
@@ -192,6 +208,7 @@ def test_a_trained_run_is_tested_elsewhere(
             module, "environment", lambda device: {"device": "another", "torch": "9"}
         )
     again, _ = measure(tmp_path, variants=("SA-MESH",))
+    again = only(again)
     assert list(again) == ["SA-MESH"]
     old, new = found["SA-MESH"], again["SA-MESH"]
     assert old.test is not None
@@ -199,7 +216,7 @@ def test_a_trained_run_is_tested_elsewhere(
     assert new.test.environment["device"] == "another"
     same = replace(new.test, environment=old.test.environment, seconds=old.test.seconds)
     assert replace(new, test=same) == old
-    drawn = [(place / "out" / "SA-MESH.png").read_bytes() for place in (tmp_path, folder)]
+    drawn = [(place / "out" / "SA-MESH-0.png").read_bytes() for place in (tmp_path, folder)]
     assert drawn[0] == drawn[1]
 
 
@@ -216,8 +233,8 @@ def test_stopped_and_moved_it_ends_with_the_same_weights(
     moved = tmp_path / "second" / "runs"
     shutil.copytree(tmp_path / "first" / "runs", moved)
     monkeypatch.setattr(training, "environment", lambda device: {"device": "another", "torch": "9"})
-    again, _ = measure(tmp_path / "second", variants=("SA-MESH",))
-    run = Path("multi-dsprites/SA-MESH-0")
+    again = only(measure(tmp_path / "second", variants=("SA-MESH",))[0])
+    run = Path("table3/SA-MESH-0")
     assert_same(state(moved / run), state(folder / "runs" / run))
     assert metrics(moved / run) == metrics(folder / "runs" / run)
     old, new = found["SA-MESH"], again["SA-MESH"]
@@ -246,24 +263,25 @@ def test_more_steps_go_on_from_the_end(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     folder, found, _ = whole
-    monkeypatch.setattr(command, "_EVERY", {"val_every": 2, "save_every": 2, "log_every": 2})
+    monkeypatch.setattr(command, "_EVERY", {"save_every": 2, "log_every": 2})
+    monkeypatch.setattr(command.KINDS["table3"], "table", replace(BY_NAME["table3"], val_every=2))
     measure(tmp_path, variants=("SA",), steps=first)
-    with pytest.raises(ValueError, match=f"SA.json has --steps {first}, but 10 came"):
+    with pytest.raises(ValueError, match=f"SA-0.json has --steps {first}, but got 10"):
         measure(tmp_path, variants=("SA",))
-    again, _ = measure(tmp_path, variants=("SA",), overwrite=True)
-    run = Path("runs/multi-dsprites/SA-0")
+    again = only(measure(tmp_path, variants=("SA",), overwrite=True)[0])
+    run = Path("runs/table3/SA-0")
     assert_same(state(tmp_path / run), state(folder / run))
     assert [part["from_step"] for part in again["SA"].trained_on] == [0, first]
     assert again["SA"].steps == 10
     assert again["SA"].settings == found["SA"].settings
-    with pytest.raises(ValueError, match=r"holds a run with --steps 10, but 8 came.*--runs"):
+    with pytest.raises(ValueError, match=r"holds a run with --steps 10, but got 8.*--runs"):
         measure(tmp_path, variants=("SA",), steps=8, overwrite=True)
 
 
 def test_other_settings_are_another_run(whole: Whole, tmp_path: Path) -> None:
     folder, _, _ = whole
     shutil.copytree(folder / "runs", tmp_path / "runs")
-    with pytest.raises(ValueError, match=r"holds a run with --data\.train-size 8, but 9 came"):
+    with pytest.raises(ValueError, match=r"holds a run with --data\.train-size 8, but got 9"):
         measure(tmp_path, train_size=9)
     assert not (tmp_path / "out").exists()
 
@@ -279,23 +297,23 @@ def test_a_run_that_fails_is_shown_as_failed(
 
     monkeypatch.setattr(Learner, "training_step", training_step)
     found, said = measure(tmp_path, variants=("SA",))
-    one = found["SA"]
+    [one] = found["SA"]
     assert (one.failed, one.test, one.best_step) == (6, None, None)
     assert one.val["step"] == [2, 4, 6]
     assert one.settings["hardware.precision"] == "32"
     assert "failed" in said
     assert not (tmp_path / "checkpoints").exists()
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"SA.json", "curves.svg"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"SA-0.json", "curves.svg"}
     assert "stays" in measure(tmp_path, variants=("SA",))[1]
 
 
 def test_a_kill_leaves_its_part_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it came before anything was saved: that part is done again."""
+    """Also where it was killed before anything was saved: that part is done again."""
     names = iter(("one", "two", "three"))
     monkeypatch.setattr(training, "environment", lambda device: {"device": next(names)})
-    settings = replace(command.settings_of(asked(tmp_path), "SA"), out=tmp_path / "run")
+    settings = replace(command.settings_of(asked(tmp_path), "SA", 0), out=tmp_path / "run")
 
     def dies(settings: Any, console: Any) -> None:
         raise KeyboardInterrupt
@@ -310,35 +328,119 @@ def test_a_kill_leaves_its_part_written_down(
 
 def test_bad_records(tmp_path: Path, whole: Whole) -> None:
     folder, _, _ = whole
-    values = json.loads((folder / "out" / "SA.json").read_text())
+    values = json.loads((folder / "out" / "SA-0.json").read_text())
     for bad in ({}, values | {"test": None}, values | {"failed": 3}, values | {"trained_on": []}):
-        (tmp_path / "SA.json").write_text(json.dumps(bad))
-        with pytest.raises(ValueError, match=r"SA\.json holds no result"):
-            records_in(tmp_path)
+        (tmp_path / "SA-0.json").write_text(json.dumps(bad))
+        with pytest.raises(ValueError, match=r"SA-0\.json holds no result"):
+            records_in(tmp_path, ["SA"])
 
 
-def test_the_settings_are_the_papers_but_for_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_the_settings_are_the_papers_but_for_its_length(
+    table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
-    for variant in ("SA", "SA-MESH"):
-        made = command.settings_of(MultiDSprites(), variant)
-        usual = Discovery.preset("multi-dsprites", variant, "paper")
-        every = {"val_every": 5000, "save_every": 2500, "log_every": 250}
-        assert made == replace(usual, steps=75_000, out=made.out, **every)
-        assert made.data.test_size == 2880
+    kind = command.KINDS[table.name]
+    for row in kind.table.chosen(()):
+        made = command.settings_of(kind(), row, 1)
+        usual = table.rows[row].settings()
+        steps = usual.steps if table.steps is None else table.steps
+        every = {"val_every": min(table.val_every, steps // 5)}
+        every |= {"save_every": 2500, "log_every": 250}
+        assert made == replace(usual, seed=1, steps=steps, out=made.out, **every)
+        assert made.out == Path("runs/reproduce") / table.name / f"{row}-1"
     with pytest.raises(ValueError, match="--steps is 0"):
-        run_multi_dsprites(MultiDSprites(steps=0))
+        run_table(kind(steps=0))
+
+
+def test_every_row_of_the_paper_is_in_a_table() -> None:
+    trained = [row for table in TABLES for row in table.rows.values()]
+    mine = [row for row in ROWS if row.variant is not None and row.table != "Table 1"]
+    assert [row for row in trained if row in ROWS] == mine
+
+
+def test_rows_by_their_names() -> None:
+    table5 = BY_NAME["table5"]
+    assert table5.chosen(("SA-MESH",)) == ["clevrer-s-SA-MESH", "clevrer-l-SA-MESH"]
+    assert table5.chosen(("clevrer-l-SA-SH", "SA-SH")) == ["clevrer-l-SA-SH", "clevrer-s-SA-SH"]
+    assert len(table5.chosen(())) == 10
+    assert BY_NAME["table3"].chosen(()) == ["SA", "SA-SH", "SA-MESH"]
+    assert BY_NAME["table3"].chosen(("SA-MESH-reuse",)) == ["SA-MESH-reuse"]
+    with pytest.raises(ValueError, match=r"--variants has 'SA-EMD', but the rows of table4 are"):
+        BY_NAME["table4"].chosen(("SA-EMD",))
+
+
+# One row of each kind of task, and what its test has.
+KINDS = {
+    "table2": ("SA-EMD", "ap_0.0625", "clevr-properties"),
+    "table2-appendix": ("SA", "ap_inf", "clevr-properties"),
+    "table4": ("SA-SH", "fg_miou", "clevrtex"),
+    "table5": ("clevrer-l-SA-learned-noise", "tc", "clevrer-l"),
+    "ablations": ("SA-5-iterations", "fg_ari", "multi-dsprites"),
+    "objective": ("SA-MESH-learned-objective", "nrmse", "random-objects"),
+}
+
+
+@pytest.mark.parametrize("table", KINDS)
+def test_every_kind_of_task(table: str, tmp_path: Path) -> None:
+    row, metric, task = KINDS[table]
+    found, said = measure(tmp_path, table, variants=(row,), steps=2)
+    [one] = found[row]
+    assert one.test is not None
+    assert metric in one.test.metrics
+    assert metric in one.val
+    assert (one.settings["task"], one.steps, one.best_step in (1, 2)) == (task, 2, True)
+    assert one.command.startswith(f"slotmesh reproduce {table} --variants {row} --seeds 0 ")
+    assert row in said
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"{row}-0.json",
+        f"{row}-0.png",
+        "curves.svg",
+    }
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_seeds_are_runs_of_one_row(whole: Whole, tmp_path: Path) -> None:
+    folder, first, _ = whole
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    shutil.copytree(folder / "out", tmp_path / "out")
+    found, said = measure(tmp_path, variants=("SA",), seeds=(0, 1))
+    assert [one.seed for one in found["SA"]] == [0, 1]
+    old, new = found["SA"]
+    assert old == first["SA"]
+    assert old.train["loss"] != new.train["loss"]
+    assert {k for k, v in old.settings.items() if new.settings[k] != v} == {"seed"}
+    assert new.test is not None
+    assert old.test is not None
+    # Samples are the same.
+    assert new.test.blind == old.test.blind
+    mean = 50 * (old.test.metrics["fg_ari"] + new.test.metrics["fg_ari"])  # pyright: ignore
+    assert f"{mean:.1f} ± " in said
+    assert not (tmp_path / "out" / "SA-1.png").exists()
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_another_gradient_is_another_row(whole: Whole, tmp_path: Path) -> None:
     found, _ = measure(tmp_path, variants=("SA-MESH-detach",))
-    one, usual = found["SA-MESH-detach"], whole[1]["SA-MESH"]
+    [one], usual = found["SA-MESH-detach"], whole[1]["SA-MESH"]
     new = {name: x for name, x in one.settings.items() if usual.settings[name] != x}
     assert new == {"transport.grad": "straight_through"}
     assert one.train["loss"][0] == usual.train["loss"][0]
     assert one.train["loss"][-1] != usual.train["loss"][-1]
-    assert one.command.startswith("slotmesh reproduce multi-dsprites --variants SA-MESH-detach")
-    # Only the rows of the paper have pictures and weights.
+    assert one.command.startswith("slotmesh reproduce table3 --variants SA-MESH-detach")
+    # Only the rows of the paper have weights.
     assert not (tmp_path / "checkpoints").exists()
-    assert not list((tmp_path / "out").glob("*.png"))
-    figure = draw_curves({"SA-MESH": usual, **found})
-    assert [line.get_linestyle() for line in figure.axes[0].get_lines()] == ["-", ":"]
+    figure = draw_curves({"SA-MESH": [usual], **found})
+    assert [line.get_linestyle() for line in figure.axes[0].get_lines()] == ["-", "--"]
+
+
+def test_the_weights_of_every_task_are_small_enough_to_be_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    kept = [row for t in TABLES for name, row in t.rows.items() if t.keeps_weights(name, 0)]
+    assert sorted({row.task for row in kept}) == sorted(set(TASKS) - {"random-objects"})
+    assert len(kept) == 10
+    for row in kept:
+        model = experiment(row.settings()).fresh_model()
+        assert 4 * sum(p.numel() for p in model.parameters()) < 3_950_000

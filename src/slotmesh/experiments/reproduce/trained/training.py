@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from slotmesh.experiments.reproduce.jobs import environment
-from slotmesh.experiments.reproduce.multi_dsprites.record import Curves, deciding
+from slotmesh.experiments.reproduce.trained.record import Curves, deciding
 from slotmesh.experiments.runs import prepare, steps_done
 from slotmesh.experiments.settings import Settings, flag
 from slotmesh.experiments.tasks import from_plain
@@ -73,8 +73,8 @@ def train(settings: Settings, device: torch.device, console: Console) -> Trained
         failed,
         _read(folder / _MACHINES),
         round(seconds[-1], 1),
-        _curves(columns, "train", ("loss",)),
-        _curves(columns, "val", ("loss", "fg_ari", "fg_miou")),
+        _curves(columns, "train", ["loss"]),
+        _curves(columns, "val", _named(columns, "val/")),
     )
 
 
@@ -101,7 +101,7 @@ def _as_begun(settings: Settings, device: torch.device) -> Settings:
         if old.get(name) != new.get(name) and not longer:
             raise ValueError(
                 f"{settings.folder} holds a run with {flag(name)} {old.get(name)}, but "
-                f"{new.get(name)} came. Choose another folder with --runs."
+                f"got {new.get(name)}. Choose another folder with --runs."
             )
     if begun.steps < settings.steps:
         values = _read(path) | {"steps": settings.steps}
@@ -118,7 +118,11 @@ def _note_machine(folder: Path, step: int, device: torch.device) -> None:
     write_whole(path, json.dumps(parts, indent=2) + "\n")
 
 
-def _curves(columns: dict[str, list[float]], room: str, names: tuple[str, ...]) -> Curves:
+def _named(columns: dict[str, list[float]], start: str) -> list[str]:
+    return [name.removeprefix(start) for name in columns if name.startswith(start)] or ["loss"]
+
+
+def _curves(columns: dict[str, list[float]], room: str, names: list[str]) -> Curves:
     """Some of the columns, where they have numbers, to six digits."""
     steps = columns.get("step", [])
     found = {name: columns.get(f"{room}/{name}", []) for name in names}

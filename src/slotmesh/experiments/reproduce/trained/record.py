@@ -1,24 +1,16 @@
-"""What came of a run on Multi-dSprites, as one small file."""
+"""What came of one run of a table, as one small file."""
 
 import json
+import statistics
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from slotmesh.experiments.paper import Row
 from slotmesh.experiments.runs import _leaves
 from slotmesh.experiments.settings import Settings, plain
 from slotmesh.report.page import write_whole
-
-Variant = Literal["SA", "SA-SH", "SA-MESH", "SA-MESH-reuse", "SA-MESH-detach"]
-VARIANTS: tuple[Variant, ...] = ("SA", "SA-SH", "SA-MESH", "SA-MESH-reuse", "SA-MESH-detach")
-"""The rows of Table 3, and SA-MESH with other gradients."""
-GRADIENTS: dict[str, dict[str, str]] = {
-    "SA-MESH-reuse": {"grad": "straight_through", "potentials": "reuse"},
-    "SA-MESH-detach": {"grad": "straight_through"},
-}
-"""What these have of their own."""
-FOLDER = Path("results/multi-dsprites")
-"""Where the results are."""
 
 # What says where a run is and how often it is saved, not what it computes.
 _PLACES = ("out", "overwrite", "save_every", "log_every", "data.root", "data.workers")
@@ -29,19 +21,19 @@ Curves = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a model reached on test scenes."""
+    """What a model reached on test samples."""
 
-    metrics: dict[str, float]
-    """FG-ARI and FG-mIoU, the means over scenes."""
+    metrics: dict[str, float | None]
+    """Those of the task, over all samples; None where one is not defined."""
     standard_errors: dict[str, float]
-    """Of these means, by the spread of the scenes."""
+    """Of those that are means over samples, by the spread of these."""
     undefined: dict[str, int]
-    """Scenes that a metric leaves out."""
+    """Samples that a metric leaves out."""
     loss: float
     blind: dict[str, Any]
     """Loss and metrics of a model that looks at nothing."""
     n: int
-    """Scenes."""
+    """Samples."""
     seconds: float
     environment: dict[str, Any]
     """Versions and the name of the device."""
@@ -51,7 +43,8 @@ class Outcome:
 class Measured:
     """One run, from its first weights to its test."""
 
-    variant: str
+    row: str
+    """Its name in the table."""
     seed: int
     steps: int
     command: str
@@ -72,7 +65,7 @@ class Measured:
     train: Curves
     """The loss on the way."""
     val: Curves
-    """Loss and metrics of the validation scenes on the way."""
+    """Loss and metrics of the validation samples on the way."""
 
     @property
     def device(self) -> str:
@@ -114,13 +107,43 @@ def read(path: Path) -> Measured:
             raise KeyError("test")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} holds no result of `slotmesh reproduce multi-dsprites` ({error!r}). Move it "
+            f"{path} holds no result of `slotmesh reproduce` ({error!r}). Move it "
             "away, or pass --overwrite to the command that makes it."
         ) from error
     return record
 
 
-def records_in(folder: Path) -> dict[str, Measured]:
-    """The rows that are measured, by variant."""
-    paths = {variant: folder / f"{variant}.json" for variant in VARIANTS}
-    return {variant: read(path) for variant, path in paths.items() if path.is_file()}
+def records_in(folder: Path, rows: Iterable[str]) -> dict[str, list[Measured]]:
+    """The runs that are measured, by row and in the order of their seeds."""
+    found: dict[str, list[Measured]] = {}
+    for row in rows:
+        # One name may be the beginning of another.
+        paths = [p for p in folder.glob(f"{row}-*.json") if p.stem[len(row) + 1 :].isdigit()]
+        if paths:
+            found[row] = sorted(map(read, paths), key=lambda one: one.seed)
+    return found
+
+
+def metrics_of(rows: Iterable[Row], records: dict[str, list[Measured]]) -> list[str]:
+    """All metrics that the paper or the runs have, in the paper's order."""
+    # It knows how to draw, which takes long to load.
+    from slotmesh.experiments.report.compare import NAMES
+
+    seen = {metric for row in rows for metric in row.results}
+    runs = [one for group in records.values() for one in group]
+    seen |= {metric for one in runs if one.test for metric in one.test.metrics}
+    return [metric for metric in NAMES if metric in seen]
+
+
+def together(runs: list[Measured], metrics: list[str]) -> list[str]:
+    """The mean of each metric over the seeds that did not fail, with its deviation if several."""
+    from slotmesh.experiments.report.compare import shown
+
+    cells: list[str] = []
+    for name in metrics:
+        values = [one.test.metrics.get(name) for one in runs if one.test is not None]
+        known = [value for value in values if value is not None]
+        std = statistics.stdev(known) if len(known) > 1 else None
+        none = "undefined" if values else "failed"
+        cells.append(shown(name, statistics.fmean(known), std) if known else none)
+    return cells
