@@ -12,9 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from slotmesh.experiments.discovery import Discovery, DiscoverySettings
-from slotmesh.experiments.evaluate import evaluate_run, place_of
+from slotmesh.experiments.evaluate import evaluate_run
 from slotmesh.experiments.export import ExportModel, run_export_model
 from slotmesh.experiments.paper import ROWS
+from slotmesh.experiments.places import place_of
 from slotmesh.experiments.reproduce.jobs import command_of, environment
 from slotmesh.experiments.reproduce.multi_dsprites.card import card, weights_name
 from slotmesh.experiments.reproduce.multi_dsprites.record import (
