@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from slotmesh.experiments.places import place_of
 from slotmesh.experiments.runs import Run, environment, open_run
 from slotmesh.experiments.settings import at_least
 from slotmesh.experiments.tasks import experiment
@@ -149,17 +150,6 @@ def strict(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: strict(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def place_of(device: str) -> torch.device:
-    """The device that a command's ``--device`` means."""
-    if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
-        raise ValueError(f"--device is {device!r}, expected cpu, cuda or auto.")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device is {device}, but torch finds no GPU here. Pass cpu.")
-    return torch.device(
-        ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    )
 
 
 def _computed(metrics: dict[str, Any]) -> dict[str, float]:

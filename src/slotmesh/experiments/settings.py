@@ -105,7 +105,8 @@ class Hardware:
     """What it runs on."""
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """cpu, gpu, or the best there is."""
+    """cpu, gpu, or auto: the GPU if there is one. An Apple GPU does not count: it has no float64,
+    which scenes and metrics need."""
     devices: int = 1
     """Processes (GPUs) on each machine."""
     nodes: int = 1

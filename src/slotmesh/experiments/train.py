@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from slotmesh.experiments.experiment import Experiment
+from slotmesh.experiments.places import NO_FLOAT64, gpu_count
 from slotmesh.experiments.runs import Run, open_run, prepare, steps_done
 from slotmesh.experiments.settings import Hardware, Settings
 from slotmesh.experiments.tasks import experiment
@@ -98,9 +99,11 @@ def fit(made: Experiment, console: Console) -> bool:
 
 def check_hardware(hardware: Hardware) -> None:
     """Raise a ValueError that names the flag where this machine is not as the settings say."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if hardware.accelerator == "gpu" and not (gpus or torch.backends.mps.is_available()):
-        raise ValueError("--hardware.accelerator is gpu, but torch finds no GPU here. Pass cpu.")
+    gpus = gpu_count()
+    if hardware.accelerator == "gpu" and not gpus:
+        here = torch.backends.mps.is_available()
+        found = f"here that is {NO_FLOAT64}" if here else "torch finds no GPU here"
+        raise ValueError(f"--hardware.accelerator is gpu, but {found}. Pass cpu.")
     if hardware.accelerator != "cpu" and gpus and hardware.devices > gpus:
         raise ValueError(f"--hardware.devices is {hardware.devices}, but here are {gpus} GPUs.")
     several = hardware.devices * hardware.nodes > 1
@@ -130,9 +133,10 @@ def make_trainer(settings: Settings, callbacks: list[Any]) -> Any:
     hardware = settings.hardware
     if hardware.threads is not None:
         torch.set_num_threads(hardware.threads)
+    # Lightning's own choice can be a device without float64, such as an Apple GPU.
+    accelerator = "cuda" if hardware.accelerator != "cpu" and gpu_count() else "cpu"
     # On a CPU it would choose other kernels that are no faster.
-    faster = hardware.precision == "tf32" and hardware.accelerator != "cpu"
-    faster = faster and torch.cuda.is_available()
+    faster = hardware.precision == "tf32" and accelerator == "cuda"
     torch.set_float32_matmul_precision("high" if faster else "highest")
     torch.backends.cudnn.allow_tf32 = faster
     _quieten()
@@ -141,7 +145,7 @@ def make_trainer(settings: Settings, callbacks: list[Any]) -> Any:
         atexit.register(part)
     try:
         return Trainer(
-            accelerator=hardware.accelerator,
+            accelerator=accelerator,
             devices=hardware.devices,
             num_nodes=hardware.nodes,
             strategy="ddp" if several else "auto",

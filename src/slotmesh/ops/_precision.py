@@ -1,4 +1,4 @@
-"""Keeping autocast out of computations that need their full precision."""
+"""Computations that need more precision than they are given."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -11,3 +11,8 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     kind = like.device.type
     # Autocast knows no meta device; asking torch which ones it knows cannot be compiled in 2.11.
     return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+
+
+def exact(x: Tensor) -> Tensor:
+    """``x`` in float64: on its device, or on the CPU if it is on an Apple GPU, which has none."""
+    return x.cpu().double() if x.device.type == "mps" else x.double()

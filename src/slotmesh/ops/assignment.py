@@ -24,7 +24,7 @@ def assign_batch(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) ->
     from scipy.optimize import linear_sum_assignment  # pyright: ignore
 
     partner = np.full(cost.shape[:2], -1)
-    costs = cost.detach().to("cpu", torch.float64).numpy()
+    costs = cost.detach().cpu().double().numpy()
     real_slots, real_inputs = slots.cpu().numpy(), inputs.cpu().numpy()
     for i in range(len(costs)):
         rows, columns = np.flatnonzero(real_slots[i]), np.flatnonzero(real_inputs[i])

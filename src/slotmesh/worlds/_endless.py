@@ -21,6 +21,11 @@ class Endless(ABC, Generic[R]):
     def __init__(self, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
         self.seed = seed
         self.device = torch.device(device)
+        if self.device.type == "mps":
+            raise ValueError(
+                f"{type(self).__name__}: device is {device}, which has no float64 to make scenes "
+                "in. Leave it out, and move samples with .to(device)."
+            )
 
     @abstractmethod
     def make(self, index: Tensor) -> R:

@@ -23,6 +23,7 @@ from slotmesh.experiments.bench.results import (
     wrong,
 )
 from slotmesh.experiments.data._source import check_at_least
+from slotmesh.experiments.places import place_of
 
 Section = Literal["ops", "steps", "table1", "all"]
 
@@ -88,13 +89,13 @@ def _check(bench: Bench) -> torch.device:
         raise ValueError(f"--seconds is {bench.seconds}, expected above 0 and at most 3600.")
     if bench.threads is not None:
         check_at_least("--threads", bench.threads, 1)
-    has_gpu = torch.cuda.is_available()
-    kind = ("cuda" if has_gpu else "cpu") if bench.device == "auto" else bench.device
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"--device is {bench.device!r}, expected cpu, cuda or auto.")
-    if kind == "cuda" and not has_gpu:
-        raise ValueError("--device is cuda, but torch finds no GPU here. Pass cpu.")
-    return torch.device(kind)
+    place = place_of(bench.device)
+    if place.index is not None:
+        raise ValueError(
+            f"--device is {bench.device!r}, expected cpu, cuda or auto. "
+            "Set CUDA_VISIBLE_DEVICES to choose a GPU."
+        )
+    return place
 
 
 def _measure(name: str, bench: Bench, device: torch.device, console: Console) -> list[Row]:

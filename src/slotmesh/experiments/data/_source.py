@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from slotmesh.experiments.places import place_of
 from slotmesh.readers import labels
 from slotmesh.worlds import (
     Clevrer,
@@ -25,9 +25,7 @@ WorldName = Literal[
 
 def open_world(name: str, *, seed: int, size: int | None, device: str) -> World | RandomObjects:
     """A world with the settings that were given, and its own for the others."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    options: dict[str, Any] = {"seed": seed, "device": device}
+    options: dict[str, Any] = {"seed": seed, "device": place_of(device)}
     if size is not None:
         options["size"] = size
     return make_world(name, **options)

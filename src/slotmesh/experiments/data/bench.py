@@ -49,6 +49,7 @@ def run_bench(bench: Bench, console: Console | None = None) -> Path:
     if not 0 < bench.seconds <= 3600:
         raise ValueError(f"--seconds is {bench.seconds}, expected above 0 and at most 3600.")
     console = Console() if console is None else console
+    world = open_world(bench.world, seed=0, size=bench.size, device=bench.device)
     # An unwritable folder should be known before the measurement, not after it.
     bench.out.mkdir(parents=True, exist_ok=True)
     threads = torch.get_num_threads()
@@ -56,7 +57,6 @@ def run_bench(bench: Bench, console: Console | None = None) -> Path:
         check_at_least("--threads", bench.threads, 1)
         torch.set_num_threads(bench.threads)
     try:
-        world = open_world(bench.world, seed=0, size=bench.size, device=bench.device)
         check_scenes(world, open_world(bench.world, seed=0, size=bench.size, device="cpu"))
         result = _measure(world, bench)
     finally:

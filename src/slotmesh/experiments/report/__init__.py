@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import slotmesh
-from slotmesh.experiments.evaluate import place_of
+from slotmesh.experiments.places import place_of
 from slotmesh.experiments.report.collect import Found, collect
 from slotmesh.experiments.report.section import make_section
 from slotmesh.experiments.settings import at_least

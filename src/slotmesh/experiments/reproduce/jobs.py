@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 
 import slotmesh
-from slotmesh.experiments.evaluate import place_of
 from slotmesh.experiments.paper import flags
+from slotmesh.experiments.places import place_of
 from slotmesh.experiments.random_objects import RandomObjectsSettings
 from slotmesh.experiments.reproduce.group import train_group
 from slotmesh.experiments.reproduce.record import Record, difference, read, write

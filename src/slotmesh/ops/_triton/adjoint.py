@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from slotmesh.ops._triton.device import run_on
 from slotmesh.ops._triton.linear import eliminate
 from slotmesh.ops._triton.tile import sum_of
 
@@ -119,7 +120,9 @@ def adjoint(
     n_parts = -(-blocks // each)
     parts = plan.new_empty((batch, n_parts, rows * rows + rows + 1), dtype=torch.float64)
     size = {"N": columns, "M": rows, "num_warps": warps}
-    adjoint_gather_kernel[(batch, n_parts)](plan, grad, parts, m, n, each, **size)
-    adjoint_apply_kernel[(batch, n_parts)](
-        plan, grad, parts, by_cost, by_a, by_b, scale, m, n, each, **size
-    )
+    where, grid = plan.device, (batch, n_parts)
+    run_on(where, adjoint_gather_kernel, grid, plan, grad, parts, m, n, each, **size)
+    run_on(
+        where, adjoint_apply_kernel, grid,
+        plan, grad, parts, by_cost, by_a, by_b, scale, m, n, each, **size,
+    )  # fmt: skip

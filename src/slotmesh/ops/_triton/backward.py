@@ -193,12 +193,12 @@ def finish(
 def backward_kernel(
     cost, history, trace, a, b, slot_mask, input_mask, tau,
     grad_plan, grad_u, grad_v, grad_changed,
-    g_cost, g_a, g_b, g_tau, g_init, flows, mail, ticket,
+    g_cost, g_a, g_b, g_tau, g_init, flows, mail,
     temperature, m, n, width, chunks, batch, n_links, n_iters,
     C: tl.constexpr,
 ):  # fmt: skip
     """Gradients of plan, u, v and changed cost to those of cost, a, b, temperature and init."""
-    element, place, post = my_part(ticket, mail, m, n, width, C)
+    element, place, post = my_part(mail, m, n, width, C)
     rows, m, n, start, stop = place
     area = element * m * n
     turn = start * 0

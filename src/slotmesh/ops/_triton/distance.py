@@ -10,7 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from slotmesh.ops._triton.device import run_on
 from slotmesh.ops._triton.tile import sum_of
+
+
+@triton.jit
+def _mine(blocks):
+    """The batch element and the block of this program: together they can be over 65,535."""
+    return (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
 
 
 @triton.jit
@@ -22,11 +29,11 @@ def _at(i_b, o_n, o_d, n, d):
 
 @triton.jit
 def distance_kernel(
-    queries, keys, cost, m, n, d, SQUARED: tl.constexpr, N: tl.constexpr, D: tl.constexpr
+    queries, keys, cost, m, n, d, blocks, SQUARED: tl.constexpr, N: tl.constexpr, D: tl.constexpr
 ):
     """Costs of a block of keys: queries (B, m, d), keys (B, n, d) to cost (B, m, n)."""
-    i_b = tl.program_id(0).to(tl.int64)
-    o_n, o_d = tl.program_id(1) * N + tl.arange(0, N), tl.arange(0, D)
+    i_b, i_n = _mine(blocks)
+    o_n, o_d = i_n * N + tl.arange(0, N), tl.arange(0, D)
     at, inside = _at(i_b, o_n, o_d, n, d)
     b_k = tl.load(keys + at, mask=inside, other=0.0).to(tl.float32)
     for i in range(m):
@@ -50,6 +57,7 @@ def distance_backward_kernel(
     m,
     n,
     d,
+    blocks,
     SQUARED: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
@@ -60,12 +68,10 @@ def distance_backward_kernel(
     the weights, less the weighted sum of queries. Places are taken from the first query, so that
     only those much nearer to each other than queries are lose digits.
     """
-    i_b, i_n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i_b, i_n = _mine(blocks)
     o_n, o_d = i_n * N + tl.arange(0, N), tl.arange(0, D)
     queries += i_b * m * d
-    cost += i_b * m * n
-    grad += i_b * m * n
-    parts += (i_b * tl.num_programs(1) + i_n) * m * d
+    parts += (i_b * blocks + i_n) * m * d
     at, inside = _at(i_b, o_n, o_d, n, d)
     origin = tl.load(queries + o_d, mask=o_d < d, other=0.0).to(tl.float32)
     b_k = tl.load(keys + at, mask=inside, other=0.0).to(tl.float32) - origin[None, :]
@@ -74,11 +80,12 @@ def distance_backward_kernel(
     for i in range(m):
         b_q = tl.load(queries + i * d + o_d, mask=o_d < d, other=0.0).to(tl.float32) - origin
         # By what the gradient of each cost multiplies their difference.
-        b_w = tl.load(grad + i * n + o_n, mask=o_n < n, other=0.0).to(tl.float32)
+        row = i_b * m + i
+        b_w = tl.load(grad + row * n + o_n, mask=o_n < n, other=0.0).to(tl.float32)
         if SQUARED:
             b_w = 2.0 * b_w
         else:
-            b_c = tl.load(cost + i * n + o_n, mask=o_n < n, other=0.0)
+            b_c = tl.load(cost + row * n + o_n, mask=o_n < n, other=0.0)
             # At distance zero the gradient is zero.
             b_w = tl.where(b_c > 0, b_w / tl.where(b_c > 0, b_c, 1.0), 0.0)
         total += b_w
@@ -90,14 +97,16 @@ def distance_backward_kernel(
 
 
 @triton.jit
-def distance_fold_kernel(parts, by_queries, n_parts, size, P: tl.constexpr, S: tl.constexpr):
+def distance_fold_kernel(
+    parts, by_queries, n_parts, size, blocks, P: tl.constexpr, S: tl.constexpr
+):
     """Sum of parts (B, n_parts, size) to (B, size), in the dtype of the queries."""
-    i_b = tl.program_id(0).to(tl.int64)
-    o_p, o_s = tl.arange(0, P), tl.program_id(1) * S + tl.arange(0, S)
+    i_b, i_s = _mine(blocks)
+    o_p, o_s = tl.arange(0, P), i_s * S + tl.arange(0, S)
     parts += i_b * n_parts * size
     total = tl.full((P, S), 0.0, tl.float32)
     for start in range(0, n_parts, P):
-        rows = start + o_p
+        rows = (start + o_p).to(tl.int64)
         there = (rows < n_parts)[:, None] & (o_s < size)[None, :]
         total += tl.load(parts + rows[:, None] * size + o_s[None, :], mask=there, other=0.0)
     found = sum_of(total, 0).to(by_queries.dtype.element_ty)
@@ -121,8 +130,11 @@ def forward(queries: Tensor, keys: Tensor, cost: Tensor, squared: bool) -> None:
     """Fill the cost (B, m, n); all contiguous."""
     (batch, m, d), n = queries.shape, keys.shape[1]
     size = _block(d, **FORWARD)
-    grid = (batch, -(-n // size["N"]))
-    distance_kernel[grid](queries, keys, cost, m, n, d, squared, **size)
+    blocks = -(-n // size["N"])
+    run_on(
+        cost.device, distance_kernel, (batch * blocks,),
+        queries, keys, cost, m, n, d, blocks, squared, **size,
+    )  # fmt: skip
 
 
 def backward(
@@ -139,7 +151,12 @@ def backward(
     size = _block(d, **BACKWARD)
     blocks = -(-n // size["N"])
     parts = cost.new_empty((batch, blocks, m, d))
-    distance_backward_kernel[batch, blocks](
-        queries, keys, cost, grad, parts, by_keys, m, n, d, squared, **size
-    )
-    distance_fold_kernel[batch, -(-m * d // FOLD["S"])](parts, by_queries, blocks, m * d, **FOLD)
+    run_on(
+        cost.device, distance_backward_kernel, (batch * blocks,),
+        queries, keys, cost, grad, parts, by_keys, m, n, d, blocks, squared, **size,
+    )  # fmt: skip
+    folds = -(-m * d // FOLD["S"])
+    run_on(
+        cost.device, distance_fold_kernel, (batch * folds,),
+        parts, by_queries, blocks, m * d, folds, **FOLD,
+    )  # fmt: skip

@@ -235,12 +235,12 @@ def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr
 @triton.jit(do_not_specialize=["batch", "n_steps", "n_iters"])
 def forward_kernel(
     cost, noise, a, b, slot_mask, input_mask, tau, init,
-    plan, u_out, v_out, error, changed, history, slope, trace, flows, mail, ticket,
+    plan, u_out, v_out, error, changed, history, slope, trace, flows, mail,
     sigma, temperature, length, m, n, width, chunks, batch, n_steps, n_iters,
     C: tl.constexpr,
 ):  # fmt: skip
     """Costs (batch, m, n) to plan, potentials, error, changed costs, and the trace for backward."""
-    element, place, post = my_part(ticket, mail, m, n, width, C)
+    element, place, post = my_part(mail, m, n, width, C)
     rows, m, n, start, stop = place
     area = element * m * n
     turn = start * 0

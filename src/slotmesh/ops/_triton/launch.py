@@ -1,6 +1,5 @@
 """From tensors to kernels: how blocks are cut, what is allocated, what is passed."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from slotmesh.ops._triton import backward as _backward
 from slotmesh.ops._triton import forward as _forward
+from slotmesh.ops._triton.device import run_on
 
 _kernels: Any = (_forward, _backward)
 _torch: Any = torch
@@ -68,7 +68,13 @@ NUMBERS, WARPS, PARTS, INPUTS = 32, 8, 32, 256
 
 
 def choose(batch: int, m: int, n: int, processors: int) -> Cut:
-    """A cut that keeps the matrix in registers where it fits, and all processors at work."""
+    """A cut that keeps the matrix in registers where it fits, and all processors at work.
+
+    Programs that share an element wait for each other, so all have to run at once. There are then
+    at most as many as processors, each of which has room for one, whatever it takes of registers
+    and memory; and the launch is cooperative, so none starts before all can. Not even several such
+    kernels on several streams can keep each other from the processors that they wait for.
+    """
     rows = max(2, _power(m))
     split = 1
     while 2 * split * batch <= processors and 2 * split * INPUTS <= n and split < PARTS:
@@ -97,16 +103,11 @@ def _power(x: int) -> int:
     return 1 << max(0, x - 1).bit_length()
 
 
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _post(cost: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
-    """Where programs that share an element exchange sums, and the count of those that started."""
+def _post(cost: Tensor, cut: Cut) -> Tensor:
+    """Where programs that share an element exchange sums."""
     if cut.split == 1:
-        return cost, cost
-    mail = cost.new_zeros(4 * len(cost) * cut.split * cut.M + 1, dtype=torch.int64)
-    return mail, mail[-1:]
+        return cost
+    return cost.new_zeros(4 * len(cost) * cut.split * cut.M, dtype=torch.int64)
 
 
 def forward(
@@ -158,7 +159,7 @@ def forward(
     plan, u, v, error, trace, *rest = outputs
     changed, history = rest or (cost, cost)
     cut = cut_for(cost)
-    mail, ticket = _post(cost, cut)
+    mail = _post(cost, cut)
     resident = cut.chunks(n) == 1
     slope = plan if plan.dtype == torch.float32 else changed
     if mesh and not resident and slope is changed:
@@ -181,14 +182,14 @@ def forward(
         fresh=fresh,
         keep=keep,
     )
-    with _on(cost.device):
-        _kernels[0].forward_kernel[(batch * cut.split,)](
-            cost, _or(noise, cost), _or(a, cost), _or(b, cost), _bytes(slot_mask, cost),
-            _bytes(input_mask, cost), _or(tau, cost), _or(init, cost),
-            plan, u, v, error, changed, history, slope, trace, flows, mail, ticket,
-            sigma, temperature, length, m, n, cut.width(n), cut.chunks(n), batch, n_steps, n_iters,
-            case, num_warps=cut.warps,
-        )  # fmt: skip
+    run_on(
+        cost.device, _kernels[0].forward_kernel, (batch * cut.split,),
+        cost, _or(noise, cost), _or(a, cost), _or(b, cost), _bytes(slot_mask, cost),
+        _bytes(input_mask, cost), _or(tau, cost), _or(init, cost),
+        plan, u, v, error, changed, history, slope, trace, flows, mail,
+        sigma, temperature, length, m, n, cut.width(n), cut.chunks(n), batch, n_steps, n_iters,
+        case, num_warps=cut.warps, together=cut.split > 1,
+    )  # fmt: skip
 
 
 def backward(
@@ -228,7 +229,7 @@ def backward(
     if batch == 0:
         return
     cut = cut_for(cost)
-    mail, ticket = _post(cost, cut)
+    mail = _post(cost, cut)
     keep = history is not None
     n_iters = trace.shape[2] // 3
     flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
@@ -252,14 +253,14 @@ def backward(
         grad_tau=wanted[1],
         grad_init=wanted[2],
     )
-    with _on(cost.device):
-        _kernels[1].backward_kernel[(batch * cut.split,)](
-            cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _bytes(slot_mask, cost),
-            _bytes(input_mask, cost), _or(tau, cost), *(_or(g, cost) for g in grads),
-            *outputs, flows, mail, ticket,
-            temperature, m, n, cut.width(n), cut.chunks(n), batch, len(trace) - 1, n_iters,
-            case, num_warps=cut.warps,
-        )  # fmt: skip
+    run_on(
+        cost.device, _kernels[1].backward_kernel, (batch * cut.split,),
+        cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _bytes(slot_mask, cost),
+        _bytes(input_mask, cost), _or(tau, cost), *(_or(g, cost) for g in grads),
+        *outputs, flows, mail,
+        temperature, m, n, cut.width(n), cut.chunks(n), batch, len(trace) - 1, n_iters,
+        case, num_warps=cut.warps, together=cut.split > 1,
+    )  # fmt: skip
 
 
 def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:

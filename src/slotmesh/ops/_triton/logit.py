@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from slotmesh.ops._triton.device import run_on
 from slotmesh.ops._triton.tile import sum_of
 
 PROGRAMS = 264
@@ -141,9 +142,10 @@ def _backward(n: int, d: int, h: int) -> dict[str, int]:
 def forward(x: Tensor, weight: Tensor, bias: Tensor, last: Tensor, logit: Tensor) -> None:
     """Fill logits (n,) of elements (n, d); all contiguous."""
     (n, d), h = x.shape, weight.shape[0]
-    logit_kernel[(-(-n // FORWARD["N"]),)](
-        x, weight, bias, last, logit, n, d, h, **_size(d, h), **FORWARD
-    )
+    run_on(
+        x.device, logit_kernel, (-(-n // FORWARD["N"]),),
+        x, weight, bias, last, logit, n, d, h, **_size(d, h), **FORWARD,
+    )  # fmt: skip
 
 
 def backward(
@@ -160,10 +162,12 @@ def backward(
     run = _backward(n, d, h)
     programs = min(PROGRAMS, -(-n // run["N"]))
     parts = rest.new_empty((programs, rest.numel()))
-    logit_backward_kernel[(programs,)](
-        x, weight, bias, last, grad, by_x, parts, n, d, h, **_size(d, h), **run
-    )
+    run_on(
+        x.device, logit_backward_kernel, (programs,),
+        x, weight, bias, last, grad, by_x, parts, n, d, h, **_size(d, h), **run,
+    )  # fmt: skip
     at_once = min(MOST_PARTS, max(2, 1 << (programs - 1).bit_length()))
-    logit_fold_kernel[(-(-rest.numel() // FOLD["S"]),)](
-        parts, rest, programs, d, h, P=at_once, **FOLD
-    )
+    run_on(
+        x.device, logit_fold_kernel, (-(-rest.numel() // FOLD["S"]),),
+        parts, rest, programs, d, h, P=at_once, **FOLD,
+    )  # fmt: skip

@@ -1,6 +1,5 @@
 """From tensors to the kernels of the exact solvers."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from slotmesh.ops._triton import assign as _assign
 from slotmesh.ops._triton import emd as _emd
+from slotmesh.ops._triton.device import run_on
 
 _kernels: Any = (_assign, _emd)
 _torch: Any = torch
@@ -91,13 +91,13 @@ def emd(
     even = torch.empty((batch, n), dtype=torch.float64, device=cost.device)
     scratch = torch.empty((batch, case.M, case.M), dtype=torch.float32, device=cost.device)
     plan, *results = outputs
-    with _on(cost.device):
-        _kernels[1].emd_kernel[(batch,)](
-            cost, a, b, _bytes(slot_mask, cost), _bytes(input_mask, cost),
-            plan, own, even, scratch, *results, m, n, most,
-            slot_mask is not None, input_mask is not None, case,
-            num_warps=case.warps, num_stages=STAGES,
-        )  # fmt: skip
+    run_on(
+        cost.device, _kernels[1].emd_kernel, (batch,),
+        cost, a, b, _bytes(slot_mask, cost), _bytes(input_mask, cost),
+        plan, own, even, scratch, *results, m, n, most,
+        slot_mask is not None, input_mask is not None, case,
+        num_warps=case.warps, num_stages=STAGES,
+    )  # fmt: skip
 
 
 def assign(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool, partner: Tensor) -> None:
@@ -105,19 +105,15 @@ def assign(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool, partner:
     batch, m, n = cost.shape
     if batch == 0:
         return
-    with _on(cost.device):
-        _kernels[0].assign_kernel[(batch,)](
-            cost, slots.view(torch.uint8), inputs.view(torch.uint8), partner, m, n,
-            maximize, max(2, _power(max(m, n))), num_warps=1,
-        )  # fmt: skip
+    run_on(
+        cost.device, _kernels[0].assign_kernel, (batch,),
+        cost, slots.view(torch.uint8), inputs.view(torch.uint8), partner, m, n,
+        maximize, max(2, _power(max(m, n))), num_warps=1,
+    )  # fmt: skip
 
 
 def _power(x: int) -> int:
     return 1 << max(0, x - 1).bit_length()
-
-
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _bytes(mask: Tensor | None, stand_in: Tensor) -> Tensor:

@@ -72,12 +72,9 @@ def write_row(base, index, value, rows, m):
 
 
 @triton.jit
-def my_part(ticket, mail, m, n, width, C: tl.constexpr):
+def my_part(mail, m, n, width, C: tl.constexpr):
     """Which batch element and which of its inputs this program works on."""
     number = tl.program_id(0)
-    if C.split > 1:
-        # Numbers in the order of starting, so that those who wait for each other all run.
-        number = tl.atomic_add(ticket, 1)
     element = (number // C.split).to(tl.int64)
     part = number % C.split
     start = part * width
@@ -224,6 +221,7 @@ def exchange(x, post, turn, SIZE: tl.constexpr, C: tl.constexpr, MAX: tl.constex
     Each number travels in one word with the count of exchanges, so whoever reads the word knows
     whether it has come, and no barrier is needed. Two boxes suffice: nobody sends into a box again
     before having read the next one, which everybody fills only after having emptied this one.
+    Programs that wait hold their processor: all have to run at once (see ``launch.choose``).
     """
     if C.split > 1:
         entries = tl.arange(0, SIZE)

@@ -139,6 +139,9 @@ def _by_pot(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The same, by POT."""
     task = problem("emd", cost, a, b, slot_mask, input_mask)
+    home = cost.device
+    if home.type == "mps":  # an Apple GPU, which has no float64
+        task = Problem(*(None if x is None else x.cpu() for x in task))  # pyright: ignore
     mass_a, mass_b = task.a.detach().double(), task.b.detach().double()
     total_b = mass_b.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     mass_b = mass_b * (mass_a.sum(-1, keepdim=True) / total_b)
@@ -150,7 +153,9 @@ def _by_pot(
     u, v = _complete(task, u.reshape(*batch, m), v.reshape(*batch, n))
     dtype = task.cost.dtype
     error = marginal_error(plan, mass_a, mass_b).to(dtype)
-    return plan, u.to(dtype), v.to(dtype), error, optimal.reshape(batch)
+    results = (plan.to(cost.dtype), u.to(dtype), v.to(dtype), error, optimal.reshape(batch))
+    plan, u, v, error, optimal = (x.to(home) for x in results)
+    return plan, u, v, error, optimal
 
 
 def _complete(task: Problem, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ def emd_batch(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
 
     Elements without mass are left out of the problem, whatever their costs.
     """
-    arrays = [x.detach().to("cpu", torch.float64).contiguous().numpy() for x in (cost, a, b)]
+    arrays = [x.detach().cpu().double().contiguous().numpy() for x in (cost, a, b)]
     problems: list[tuple[Array, Array, Array]] = list(zip(*arrays, strict=True))
     with warnings.catch_warnings():
         # Not reaching the optimum is reported through the result, for the whole batch at once.

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slotmesh.ops._precision import exact
 from slotmesh.ops._problem import Problem
 from slotmesh.ops._typed import solve
 from slotmesh.ops.sinkhorn import naive
@@ -54,7 +55,7 @@ def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Pull a gradient of the plan (*batch, m, n) back to the log kernel, a and b."""
     # float64 inside: the system is nearly singular where the plan is nearly hard. What no mass goes
     # to can have any gradient.
-    p, weight = plan.double(), torch.where(plan == 0, 0.0, plan * grad).double()
+    p, weight = exact(plan), exact(torch.where(plan == 0, 0.0, plan * grad))
     if plan.shape[-2] <= plan.shape[-1]:
         kernel, x, y = _eliminate(p, weight)
     else:
@@ -65,7 +66,8 @@ def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     total = columns.sum(-1, keepdim=True).clamp(min=1e-300)
     constant = (columns * y).sum(-1, keepdim=True) / total
     x, y = (x + constant) * (rows > 0), (y - constant) * (columns > 0)
-    return kernel.to(plan.dtype), x.to(plan.dtype), y.to(plan.dtype)
+    kernel, x, y = (t.to(plan.dtype).to(plan.device) for t in (kernel, x, y))
+    return kernel, x, y
 
 
 def _eliminate(p: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
