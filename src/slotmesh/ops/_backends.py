@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import torch
 
-from slotmesh.ops._native import unavailable
+from slotmesh.ops._native.library import load
 
 
 @dataclass(frozen=True)
@@ -18,16 +18,24 @@ class BackendStatus:
     """As the argument ``backend`` takes it."""
     available: bool
     """Whether it can be used."""
-    detail: str
-    """Why it cannot be used and how to change that; or what it is."""
+    reason: str | None = None
+    """Why it cannot be used; or why its library is from no better place."""
+    library: str | None = None
+    """Where the C of ``"cpu"`` is from: ``"shipped"`` with the package, ``"cached"``, compiled on
+    this machine, or ``"temporary"``, compiled for this process; None where there is none."""
+    instructions: str | None = None
+    """Which it uses: ``"avx512"``, ``"avx2"``, or ``"baseline"``, those that all processors of this
+    kind have."""
 
     def __str__(self) -> str:
-        return f"{self.name:<7} {'yes' if self.available else 'no':<4} {self.detail}"
+        parts = (self.library and f"{self.library}, {self.instructions}", self.reason)
+        about = "; ".join(part for part in parts if part)
+        return f"{self.name:<7} {'yes' if self.available else 'no':<4} {about}".rstrip()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Backends:
-    """What :func:`backends` found."""
+    """What :func:`backends` found; it prints as a table."""
 
     torch: BackendStatus
     triton: BackendStatus
@@ -37,9 +45,10 @@ class Backends:
     call allow it: ``auto["cpu"]`` is ``"cpu"`` or ``"torch"``, ``auto["cuda"]`` is ``"triton"`` or
     ``"torch"``."""
 
-    def __str__(self) -> str:
-        chosen = ", ".join(f"{name} on {device}" for device, name in self.auto.items())
-        return "\n".join((*map(str, (self.torch, self.triton, self.cpu)), f"auto    {chosen}"))
+    def __repr__(self) -> str:
+        chosen = ", ".join(f"{name} for tensors on {device}" for device, name in self.auto.items())
+        lines = (self.torch, self.triton, self.cpu, f"auto    takes {chosen}")
+        return "\n".join(map(str, lines))
 
 
 def backends() -> Backends:
@@ -55,15 +64,10 @@ def backends() -> Backends:
         >>> backends().auto["cpu"] in ("cpu", "torch")
         True
     """
-    plain = BackendStatus("torch", True, "plain torch: every device, dtype and option")
-    triton = _triton()
-    reason = unavailable()
-    cpu = BackendStatus("cpu", reason is None, reason or "C")
-    has_triton = importlib.util.find_spec("triton") is not None
-    auto = {
-        "cpu": "cpu" if cpu.available else "torch",
-        "cuda": "triton" if has_triton else "torch",
-    }
+    plain, triton, cpu = BackendStatus("torch", True), _triton(), _cpu()
+    # Whether or not there is a CUDA device now.
+    fused = importlib.util.find_spec("triton") is not None
+    auto = {"cpu": "cpu" if cpu.available else "torch", "cuda": "triton" if fused else "torch"}
     return Backends(plain, triton, cpu, MappingProxyType(auto))
 
 
@@ -72,5 +76,12 @@ def _triton() -> BackendStatus:
     if importlib.util.find_spec("triton") is None:
         return BackendStatus("triton", False, "triton is not installed (pip install triton)")
     if not torch.cuda.is_available():
-        return BackendStatus("triton", False, "torch sees no CUDA device")
-    return BackendStatus("triton", True, "fused kernels on CUDA devices")
+        return BackendStatus("triton", False, "torch finds no CUDA device")
+    return BackendStatus("triton", True)
+
+
+def _cpu() -> BackendStatus:
+    found = load()
+    if isinstance(found, str):
+        return BackendStatus("cpu", False, found)
+    return BackendStatus("cpu", True, found.note, found.origin, found.level)
