@@ -43,7 +43,7 @@ def find(key: str) -> Path | None:
 
 
 def keep(library: Path, key: str) -> Path:
-    """Put a library there for good; an OSError where it cannot be, or not safely."""
+    """Put a library there instead of others; an OSError where it cannot be, or not safely."""
     here = folder()
     here.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check(here)
@@ -64,9 +64,11 @@ def keep(library: Path, key: str) -> Path:
         raise
     _sync_folder(here)
     for path in _libraries(here, key):
-        if not _is_ours(path):
+        if path != kept:
             with contextlib.suppress(OSError):
                 path.unlink()
+    if not _is_ours(kept):
+        raise OSError(f"what was written to {here} cannot be read back")
     return kept
 
 

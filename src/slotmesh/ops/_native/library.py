@@ -105,16 +105,12 @@ def _compiled(note: str | None) -> Library:
         kept = cache.find(key)
         if kept is not None:
             return _open(kept, "cached", note)
-    except OSError:
-        pass  # keep() says why
+    except (OSError, recipe.BuildError):
+        pass  # made again below, or it is said there why not
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         built = recipe.build(compiler, Path(folder), machine)
         try:
-            cache.keep(built, key)
-            kept = cache.find(key)
-            if kept is None:
-                raise OSError(f"what was written to {cache.folder()} cannot be read back")
-            return _open(kept, "cached", note)
+            return _open(cache.keep(built, key), "cached", note)
         except OSError as error:
             return _open(built, "temporary", f"{note}, and {error}" if note else str(error))
 

@@ -16,8 +16,10 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
@@ -123,9 +125,25 @@ def _flags(machine: str) -> tuple[str, ...]:
 def _run(*commands: list[str], scratch: Path | None = None) -> list[bytes]:
     """Run commands side by side; what each wrote.
 
-    Each has a session of its own, so that Ctrl-C in a terminal, which signals everything that runs
-    there, ends no compiler behind our back. What we wait for no longer is ended.
+    They are started and ended by a thread, where no handler of a signal can raise halfway.
     """
+    given_up = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            running = pool.submit(_run_all, commands, scratch, given_up)
+            # A signal just before the wait begins does not end it.
+            while not wait([running], timeout=0.1).done:
+                pass
+            return running.result()
+        except BaseException:
+            given_up.set()
+            raise
+
+
+def _run_all(
+    commands: tuple[list[str], ...], scratch: Path | None, given_up: threading.Event
+) -> list[bytes]:
+    """Each in a session of its own: Ctrl-C in a terminal signals all that runs in this one."""
     environment = {**os.environ, "LC_ALL": "C"}
     if scratch is not None:
         environment["TMPDIR"] = str(scratch)
@@ -143,7 +161,7 @@ def _run(*commands: list[str], scratch: Path | None = None) -> list[bytes]:
             )
             started.append(process)
         return [
-            _result(process, command[0], max(0.0, end - time.monotonic()))
+            _result(process, command[0], end, given_up)
             for process, command in zip(started, commands, strict=True)
         ]
     finally:
@@ -151,11 +169,16 @@ def _run(*commands: list[str], scratch: Path | None = None) -> list[bytes]:
             _end(process)
 
 
-def _result(process: subprocess.Popen[bytes], name: str, patience: float) -> bytes:
-    try:
-        out, err = process.communicate(timeout=patience)
-    except subprocess.TimeoutExpired:
-        raise BuildError(f"{name} timed out after {PATIENCE_S} seconds") from None
+def _result(
+    process: subprocess.Popen[bytes], name: str, end: float, given_up: threading.Event
+) -> bytes:
+    while True:
+        try:
+            out, err = process.communicate(timeout=0.1)
+            break
+        except subprocess.TimeoutExpired:
+            if given_up.is_set() or time.monotonic() > end:
+                raise BuildError(f"{name} timed out after {PATIENCE_S} seconds") from None
     said = err.decode(errors="replace").strip()
     code = process.returncode
     # A shell adds 128 to the number of the signal.
