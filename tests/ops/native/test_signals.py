@@ -20,7 +20,7 @@ def load():
 
 KILLED = {
     "itself": "kill -9 $$",
-    "below_a_shell": "sh -c 'kill -15 $$'; exit $?",
+    "below_a_shell": "sh -c 'kill -9 $$'; exit $?",
     "below_gcc": "echo 'gcc: fatal error: Killed signal terminated program cc1' >&2; exit 1",
     "linker": "echo 'collect2: fatal error: ld terminated with signal 9 [Killed]' >&2; exit 1",
     "below_clang": "echo 'clang: error: unable to execute command: Killed' >&2; exit 254",

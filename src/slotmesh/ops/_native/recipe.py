@@ -19,7 +19,6 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
@@ -50,6 +49,14 @@ _KILLED = re.compile(
     r"signal terminated program|terminated with signal|due to signal"
     r"|(internal compiler error|unable to execute command): (Killed|Terminated|Interrupt)"
 )
+
+
+# What terminals and schedulers send to whole groups of processes, to end them or to tell them so.
+OTHERS_BUSINESS = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+]
 
 
 class BuildError(Exception):
@@ -127,23 +134,41 @@ def _run(*commands: list[str], scratch: Path | None = None) -> list[bytes]:
 
     They are started and ended by a thread, where no handler of a signal can raise halfway.
     """
-    given_up = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
+    given_up, ended = threading.Event(), threading.Event()
+    found: list[list[bytes] | Exception] = []
+
+    def work() -> None:
+        # For what is started here, too, from its first moment.
+        signal.pthread_sigmask(signal.SIG_BLOCK, OTHERS_BUSINESS)
         try:
-            running = pool.submit(_run_all, commands, scratch, given_up)
-            # A signal just before the wait begins does not end it.
-            while not wait([running], timeout=0.1).done:
-                pass
-            return running.result()
-        except BaseException:
-            given_up.set()
-            raise
+            found.append(_run_all(commands, scratch, given_up))
+        except Exception as error:  # noqa: BLE001
+            found.append(error)
+        finally:
+            ended.set()
+
+    # Not joined: that takes a thread for ended when a signal's handler raises meanwhile.
+    thread = threading.Thread(target=work)
+    try:
+        thread.start()
+        # A signal just before a wait begins does not end it.
+        while not ended.wait(0.1):
+            pass
+    except BaseException:
+        given_up.set()
+        if thread.ident is not None:
+            ended.wait()
+        raise
+    (result,) = found
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _run_all(
     commands: tuple[list[str], ...], scratch: Path | None, given_up: threading.Event
 ) -> list[bytes]:
-    """Each in a session of its own: Ctrl-C in a terminal signals all that runs in this one."""
+    """Each in a session of its own: Ctrl-C in a terminal signals all that run in this one."""
     environment = {**os.environ, "LC_ALL": "C"}
     if scratch is not None:
         environment["TMPDIR"] = str(scratch)
@@ -151,6 +176,8 @@ def _run_all(
     end = time.monotonic() + PATIENCE_S
     try:
         for command in commands:
+            if given_up.is_set():
+                raise BuildError("not wanted any more")
             process = subprocess.Popen(  # noqa: S603
                 command,
                 stdin=subprocess.DEVNULL,
