@@ -1,5 +1,6 @@
 """Transport operations: tensors in, tensors out."""
 
+from slotmesh.ops._backends import Backends, BackendStatus, backends
 from slotmesh.ops._checks import ValueChecks, set_value_checks
 from slotmesh.ops.assignment import assign
 from slotmesh.ops.cost import CostKind, pairwise_cost
@@ -10,6 +11,8 @@ from slotmesh.ops.sinkhorn import sinkhorn
 from slotmesh.ops.transport import Transport
 
 __all__ = [
+    "BackendStatus",
+    "Backends",
     "CostKind",
     "EntropyObjective",
     "Objective",
@@ -17,6 +20,7 @@ __all__ = [
     "Transport",
     "ValueChecks",
     "assign",
+    "backends",
     "emd",
     "entropy",
     "mesh",

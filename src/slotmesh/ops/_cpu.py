@@ -1,5 +1,7 @@
 """When the CPU's path, in C, can be used."""
 
+import functools
+import warnings
 from typing import Any
 
 import torch
@@ -7,6 +9,7 @@ from torch import Tensor
 
 from slotmesh.ops._fused import DTYPES
 from slotmesh.ops._native import unavailable
+from slotmesh.ops._native.library import REMEDY, SWITCH, SWITCHED_OFF
 
 _C: Any = torch._C  # pyright: ignore
 
@@ -24,6 +27,11 @@ def use_c(op: str, backend: str, beyond: str | None, cost: Tensor, *others: obje
     if backend not in ("auto", "cpu"):
         return False
     reason = beyond or _unfit(cost, *others)
+    missing = unavailable() if reason is None else None
+    if missing is not None:
+        reason = f"its C is not available ({missing})"
+        if backend == "auto" and missing != SWITCHED_OFF:
+            _warn_once(missing)
     if reason is not None and backend == "cpu":
         raise ValueError(
             f"{op}: backend is 'cpu', which does not work here: {reason}. "
@@ -47,8 +55,19 @@ def _unfit(cost: Tensor, *others: object) -> str | None:
         return "this is inside a transform of torch.func, which it does not know"
     if torch.autograd.forward_ad._current_level >= 0:  # pyright: ignore
         return "forward-mode derivatives are on, which it does not have"
-    reason = unavailable()
-    return None if reason is None else f"its C cannot be had ({reason})"
+    return None
+
+
+@functools.cache
+def _warn_once(missing: str) -> None:
+    """In a process; where warnings are errors, every time."""
+    warnings.warn(
+        "sinkhorn and mesh run in plain torch on the CPU, several times slower than in C, which is "
+        f"not available: {missing}. {REMEDY}; {SWITCH}=0 in the environment chooses torch without "
+        "this warning.",
+        UserWarning,
+        stacklevel=4,  # who called mesh or sinkhorn
+    )
 
 
 def in_a_transform(*tensors: Tensor | None) -> bool:

@@ -2,7 +2,7 @@ r"""Sinkhorn and the descent of MESH on the CPU, by scalings, in C: formulas and
 
 The implicit gradient is in adjoint.c, and crew.c has the threads of both.
 
-Compiled when it is first needed, if there is a C compiler; else :func:`unavailable` says why not.
+Compiled with the wheel or when it is first needed: recipe.py, library.py and cache.py say how.
 ``SLOTMESH_NATIVE=0`` in the environment turns it off.
 
 In the log domain every half-iteration takes an exponential of every entry. Here one a Sinkhorn is
@@ -133,7 +133,7 @@ def solve(
     if descent is not None:
         steps = {"n_steps": descent.n_steps, "fresh": descent.fresh, "changed": changed}
         steps |= _either("length", descent.length)
-    _call("slotmesh_solve", batch, start, n_iters, easy, plan=plan, u=u, v=v, **steps)
+    _call("solve", batch, start, n_iters, easy, plan=plan, u=u, v=v, **steps)
     return easy
 
 
@@ -150,7 +150,7 @@ def pull_back(
     names = (f"by_{name}" for name in Gradients._fields)
     found = dict(zip(names, into, strict=True))
     given = {"by_plan": by_plan, "by_u": by_u, "by_v": by_v}
-    _call("slotmesh_pull_back", batch, start, n_iters, easy, **given, **found)
+    _call("pull_back", batch, start, n_iters, easy, **given, **found)
 
 
 def adjoint(batch: Batch, plan: Tensor, by_plan: Tensor, into: Gradients) -> None:
@@ -158,7 +158,7 @@ def adjoint(batch: Batch, plan: Tensor, by_plan: Tensor, into: Gradients) -> Non
     names = (f"by_{name}" for name in Gradients._fields)
     found = dict(zip(names, into, strict=True))
     # It takes about as long as four iterations.
-    _call("slotmesh_adjoint", batch, None, 4, None, plan=plan, by_plan=by_plan, **found)
+    _call("adjoint", batch, None, 4, None, plan=plan, by_plan=by_plan, **found)
 
 
 def _call(

@@ -180,6 +180,6 @@ static void adjoint(const job *o, char *memory, int64_t e) {
     apply(o, &w, e);
 }
 
-int slotmesh_adjoint(const job *o) {
+int EXPORTED(adjoint)(const job *o) {
     return slotmesh_spread(o, adjoint, lay_out(o, &(work){0}, NULL));
 }

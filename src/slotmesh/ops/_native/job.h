@@ -7,6 +7,11 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* What Python calls has the level of instructions in its name: recipe.py defines LEVEL. */
+#define JOINED(name, level) name##_##level
+#define WITH_LEVEL(name, level) JOINED(name, level)
+#define EXPORTED(name) WITH_LEVEL(slotmesh_##name, LEVEL)
+
 /* Mirrored in __init__.py. What may be NULL is marked so. */
 typedef struct {
     int64_t batch, m, n, n_iters, n_steps, fresh, threads;

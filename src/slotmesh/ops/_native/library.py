@@ -1,47 +1,66 @@
-"""The C files beside this one, compiled the first time that they are needed.
+"""The compiled C: the library that came with the package, or one made on this machine.
 
-The result is kept in the user's cache folder under a name made of the sources and of all that the
-compiler says of itself and of the processor, so that machines may share a home directory.
+A wheel for a platform has a library in this folder. Elsewhere the C is compiled when it is first
+needed and kept in the user's cache folder, or, where that cannot be used, made for one process.
 """
 
 import ctypes
 import functools
 import hashlib
 import os
-import shlex
-import shutil
-import subprocess
+import platform
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-SOURCES = Path(__file__).parent
-# Neither finite-math-only, as NaN must stay NaN, nor fast-math, which changes the whole process.
-FLAGS = (
-    *("-std=c11", "-O3", "-march=native", "-fPIC", "-shared", "-pthread"),
-    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
-)
+from slotmesh.ops._native import cache, recipe
+
 SWITCH = "SLOTMESH_NATIVE"
-# A compiler takes a second; one that hangs is not waited for.
-PATIENCE_S = 120
+SWITCHED_OFF = f"{SWITCH} is 0"
+SHIPPED = Path(__file__).parent
+REMEDY = (
+    "Windows Subsystem for Linux has it"
+    if sys.platform == "win32"
+    else "Install a C compiler (gcc or clang), or a wheel of slotmesh for this platform"
+)
+
+Origin = Literal["shipped", "cached", "temporary"]
+
+
+class Library(NamedTuple):
+    """Functions in C, for the instructions that this processor has."""
+
+    solve: Any
+    pull_back: Any
+    adjoint: Any
+    level: str
+    """Of recipe.py."""
+    path: Path
+    origin: Origin
+    """Part of the package, kept in the cache folder, or made for this process alone."""
+    note: str | None
+    """Why it is from no better place, in words."""
 
 
 @functools.cache
-def load() -> ctypes.CDLL | str:
-    """The library, or why there is none, in words."""
+def load() -> Library | str:
+    """The library, or why there is none, in words.
+
+    Raises:
+        RuntimeError: If a compiler was killed, which says nothing about the next time.
+    """
     if os.environ.get(SWITCH) == "0":
-        return f"{SWITCH} is 0"
+        return SWITCHED_OFF
+    found = _shipped()
+    if isinstance(found, Library):
+        return found
     try:
-        return ctypes.CDLL(str(_built(_compiler(), cache_folder())))
-    except subprocess.CalledProcessError as error:
-        said: bytes = error.stderr
-        return f"{error.cmd[0]} failed: {said.decode(errors='replace').strip()[-500:]}"
-    except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
-        return str(error)
+        return _compiled(found)
+    except (OSError, recipe.BuildError) as error:
+        return str(error) if found is None else f"{found}, and {error}"
 
 
 _loaded_by = os.getpid()
@@ -63,47 +82,46 @@ def torch_threads(process: int) -> int | None:
     return ctypes.cast(found, ctypes.c_void_p).value
 
 
-def cache_folder() -> Path:
-    """Where libraries are kept."""
-    if sys.platform == "darwin":
-        usual = Path.home() / "Library" / "Caches"
-    else:
-        usual = Path.home() / ".cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "slotmesh"
+def _shipped() -> Library | str | None:
+    """The library of the package; or why it cannot be used; or None where there is none."""
+    problem = None
+    for path in sorted(SHIPPED.glob(f"shipped-*{recipe.SUFFIX}")):
+        try:
+            if recipe.is_intact(path):
+                return _open(path, "shipped")
+            problem = f"{path.name} in the package is damaged (reinstall slotmesh)"
+        except (OSError, recipe.BuildError) as error:
+            problem = f"{path.name} in the package cannot be loaded: {error}"
+    return problem
 
 
-def _compiler() -> tuple[str, ...]:
-    """The command of a C compiler; it may have arguments."""
-    given = (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang")
-    for line in given:
-        name, *arguments = shlex.split(line or "") or [""]
-        path = shutil.which(name)
-        if path is not None:
-            return path, *arguments
-    raise RuntimeError("no C compiler was found: neither $CC, cc, gcc nor clang")
+def _compiled(note: str | None) -> Library:
+    if sys.platform == "win32":
+        raise recipe.BuildError("there is none for Windows")
+    machine, compiler = platform.machine(), recipe.find_compiler()
+    known = b"\0".join(recipe.ingredients(compiler, machine))
+    key = hashlib.sha256(known).hexdigest()[:32]
+    try:
+        kept = cache.find(key)
+        if kept is not None:
+            return _open(kept, "cached", note)
+    except (OSError, recipe.BuildError):
+        pass  # made again below, or it is said there why not
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        built = recipe.build(compiler, Path(folder), machine)
+        try:
+            return _open(cache.keep(built, key), "cached", note)
+        except OSError as error:
+            return _open(built, "temporary", f"{note}, and {error}" if note else str(error))
 
 
-def _built(compiler: tuple[str, ...], folder: Path) -> Path:
-    """The compiled library."""
-    # All macros of the compiler: its version, and what it found the processor to have.
-    said = _run(*compiler, *FLAGS, "-dM", "-E", "-x", "c", os.devnull)
-    sources = sorted(SOURCES.glob("*.[ch]"))
-    known = (*(path.read_bytes() for path in sources), repr(FLAGS).encode(), said)
-    key = hashlib.sha256(b"\0".join(known)).hexdigest()[:32]
-    library = folder / f"native-{key}.so"
-    if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Several processes may be here at once: each has a folder, and a rename is all or nothing.
-        with tempfile.TemporaryDirectory(dir=folder) as own:
-            fresh = Path(own) / library.name
-            compiled = [str(path) for path in sources if path.suffix == ".c"]
-            _run(*compiler, *FLAGS, "-o", str(fresh), *compiled, "-lm")
-            fresh.replace(library)
-    return library
-
-
-def _run(*command: str) -> bytes:
-    done = subprocess.run(  # noqa: S603
-        command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S
-    )
-    return done.stdout
+def _open(path: Path, origin: Origin, note: str | None = None) -> Library:
+    library = ctypes.CDLL(str(path))
+    try:
+        library.slotmesh_level.restype = ctypes.c_char_p
+        level: str = library.slotmesh_level().decode()
+        names = ("solve", "pull_back", "adjoint")
+        functions = {name: getattr(library, f"slotmesh_{name}_{level}") for name in names}
+    except AttributeError as error:
+        raise recipe.BuildError(f"a function is missing: {error}") from None
+    return Library(**functions, level=level, path=path, origin=origin, note=note)

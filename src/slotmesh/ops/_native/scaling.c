@@ -454,10 +454,10 @@ static void pull_back_one(const job *o, char *memory, int64_t e) {
     pull_back(o, &w, e);
 }
 
-int slotmesh_solve(const job *o) {
+int EXPORTED(solve)(const job *o) {
     return slotmesh_spread(o, solve_one, lay_out(o, &(work){0}, kept_forward(o), NULL));
 }
 
-int slotmesh_pull_back(const job *o) {
+int EXPORTED(pull_back)(const job *o) {
     return slotmesh_spread(o, pull_back_one, lay_out(o, &(work){0}, o->n_iters, NULL));
 }

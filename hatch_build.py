@@ -1,0 +1,76 @@
+"""Compiles the C of slotmesh into the wheel, which is then one for a platform.
+
+Without a compiler, or with SLOTMESH_NATIVE=0, the wheel is for every platform, and the C is
+compiled when it is first needed. With SLOTMESH_NATIVE=1 a wheel without it is an error.
+"""
+
+import os
+import platform
+import re
+import runpy
+import sysconfig
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NATIVE = "slotmesh/ops/_native"
+SWITCH = "SLOTMESH_NATIVE"
+
+
+class NativeBuildHook(BuildHookInterface):
+    """Of the wheel; an editable install compiles nothing."""
+
+    folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the library to what the wheel holds, and its platform to the tag."""
+        wanted = os.environ.get(SWITCH)
+        if version == "editable" or wanted == "0":
+            return
+        # By itself: to import slotmesh takes torch.
+        names = runpy.run_path(str(Path(self.root) / "src" / NATIVE / "recipe.py"))
+        recipe = SimpleNamespace(**names)
+        self.folder = tempfile.TemporaryDirectory()
+        try:
+            tag, machine, flags = target(sysconfig.get_platform())
+            compiler = recipe.find_compiler()
+            library = recipe.build(compiler, Path(self.folder.name), machine, *flags)
+        except (OSError, recipe.BuildError) as error:
+            if wanted == "1":
+                raise
+            self.app.display_warning(
+                f"This wheel has no compiled C, which is compiled on first use instead: {error}"
+            )
+            return
+        name = recipe.hashed_name("shipped", library.read_bytes())
+        build_data["force_include"][str(library)] = f"{NATIVE}/{name}"
+        build_data["tag"] = f"py3-none-{tag}"
+        build_data["pure_python"] = False
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what was compiled."""
+        if self.folder is not None:
+            self.folder.cleanup()
+
+
+def target(name: str) -> tuple[str, str, tuple[str, ...]]:
+    """The platform's tag, its machine and what else the compiler needs to know.
+
+    Args:
+        name: As ``sysconfig.get_platform()`` has it, such as ``linux-x86_64``.
+    """
+    if name.startswith("linux-"):
+        return name.replace("-", "_"), name.removeprefix("linux-"), ()
+    found = re.fullmatch(r"macosx-([\d.]+)-(\w+)", name)
+    if found is None:
+        raise OSError(f"no library is made for {name}")
+    # What other tools for wheels heed, too. Of several machines, the one at hand.
+    machines = re.findall(r"-arch (\S+)", os.environ.get("ARCHFLAGS", "")) or [found[2]]
+    machine = machines[0] if machines in (["arm64"], ["x86_64"]) else platform.machine()
+    # Tags have no minor version from 11 on, before which there was no aligned_alloc everywhere.
+    version = os.environ.get("MACOSX_DEPLOYMENT_TARGET") or found[1]
+    major = max(11, int(version.split(".")[0]))
+    return f"macosx_{major}_0_{machine}", machine, (f"-mmacosx-version-min={major}.0",)

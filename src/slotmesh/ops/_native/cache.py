@@ -1,0 +1,131 @@
+"""Compiled libraries in the user's cache folder: only what nobody else can have put there is used.
+
+The name of a library tells the hash of its bytes. So one rename puts it there, several processes
+may do that at once, and what a power cut has left of it is not taken for it.
+"""
+
+import contextlib
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+from slotmesh.ops._native.recipe import SUFFIX, hashed_name, is_intact
+
+
+class UntrustedError(OSError):
+    """Somebody else could have written there."""
+
+
+def folder() -> Path:
+    """Where libraries are kept. Its real path, so that links may change after it was checked."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise OSError(str(error)) from None
+    usual = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    # Its specification has relative paths ignored.
+    base = given if given.is_absolute() else usual
+    if not base.is_absolute():
+        raise OSError(f"HOME is {str(home)!r}, which is not an absolute path")
+    return (base / "slotmesh").resolve()
+
+
+def find(key: str) -> Path | None:
+    """An intact library, or None."""
+    here = folder()
+    if not here.exists():
+        return None
+    _check(here)
+    return next((path for path in _libraries(here, key) if _is_ours(path)), None)
+
+
+def keep(library: Path, key: str) -> Path:
+    """Put a library there instead of others; an OSError where it cannot be, or not safely."""
+    here = folder()
+    here.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check(here)
+    content = library.read_bytes()
+    kept = here / hashed_name(f"native-{key}", content)
+    number, name = tempfile.mkstemp(dir=here)
+    fresh = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+            # On the disk before its name is.
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.chmod(0o700)
+        fresh.replace(kept)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    _sync_folder(here)
+    for path in _libraries(here, key):
+        if path != kept:
+            with contextlib.suppress(OSError):
+                path.unlink()
+    if not _is_ours(kept):
+        raise OSError(f"what was written to {here} cannot be read back")
+    return kept
+
+
+def _libraries(here: Path, key: str) -> list[Path]:
+    return sorted(here.glob(f"native-{key}-*{SUFFIX}"))
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        info = path.lstat()
+        return stat.S_ISREG(info.st_mode) and _complaint(info) is None and is_intact(path)
+    except OSError:
+        return False
+
+
+def _check(here: Path) -> None:
+    """That nobody else can change what is in a folder, nor put another one in its place."""
+    for path in (here, *here.parents):
+        info = path.stat()
+        # In a folder such as /tmp, nobody can move what belongs to us.
+        shared = path != here and bool(info.st_mode & stat.S_ISVTX)
+        complaint = _complaint(info, shared=shared)
+        if complaint is not None:
+            raise UntrustedError(f"{path} {complaint}")
+
+
+def _complaint(info: os.stat_result, *, shared: bool = False) -> str | None:
+    """Why others may have written to a file or folder, or None."""
+    if info.st_uid not in (0, os.geteuid()):
+        return f"belongs to user {info.st_uid}"
+    if shared:
+        return None
+    if info.st_mode & stat.S_IWOTH:
+        return "can be written by everybody"
+    if info.st_mode & stat.S_IWGRP and not _is_private(info.st_gid, info.st_uid):
+        return f"can be written by group {info.st_gid}"
+    return None
+
+
+def _is_private(group: int, user: int) -> bool:
+    """Whether a group is the user's own, as many systems make one for each; then it may write."""
+    import grp
+    import pwd
+
+    try:
+        known, owner = grp.getgrgid(group), pwd.getpwuid(user)
+    except KeyError:
+        return False
+    alone = set(known.gr_mem) <= {owner.pw_name}
+    return alone and owner.pw_gid == group and known.gr_name == owner.pw_name
+
+
+def _sync_folder(here: Path) -> None:
+    """Some file systems cannot; then the name may be lost in a power cut, and is made again."""
+    with contextlib.suppress(OSError):
+        number = os.open(here, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

@@ -1,0 +1,108 @@
+"""The wheel: for a platform with the C compiled, else for all of them."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+pytest.importorskip("hatchling", reason="hatchling, which builds the wheel, is not installed")
+
+
+def build(folder: Path, **changes: str) -> tuple[Path, str]:
+    """The wheel, and what was said while it was built."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, **changes},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel, done.stdout + done.stderr
+
+
+def libraries(wheel: Path) -> list[str]:
+    return [x for x in zipfile.ZipFile(wheel).namelist() if x.endswith((".so", ".dylib", ".o"))]
+
+
+@pytest.mark.skipif(
+    not (sys.platform == "linux" or sys.platform == "darwin"), reason="only there it has one"
+)
+def test_wheel_with_c_needs_no_compiler(tmp_path: Path) -> None:
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler to build the wheel with")
+    wheel, _ = build(tmp_path / "dist", SLOTMESH_NATIVE="1")
+    tag = wheel.stem.split("-", 2)[2]
+    assert tag.startswith("py3-none-")
+    assert tag.removeprefix("py3-none-").startswith(sysconfig.get_platform().split("-")[0])
+    (name,) = libraries(wheel)
+    assert Path(name).parent.as_posix() == "slotmesh/ops/_native"
+
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(tmp_path / "site")
+    code = """if True:
+        import sys, torch, slotmesh
+        from slotmesh.ops import backends, mesh
+        assert slotmesh.__file__.startswith(sys.argv[1]), slotmesh.__file__
+        plan = mesh(torch.ones(2, 2), backend="cpu").plan
+        assert torch.equal(plan.round().sum(0), torch.ones(2))
+        mesh(torch.ones(2, 2))
+        found = backends()
+        assert found.auto["cpu"] == "cpu"
+        print(found.cpu.library, found.cpu.reason)
+    """
+    site = tmp_path / "site"
+    environment = {**os.environ, "PYTHONPATH": str(site), "PATH": "", "CC": ""}
+    environment.pop("SLOTMESH_NATIVE", None)
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code, str(site)],
+        env={**environment, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "shipped None\n", done.stderr
+    assert not (tmp_path / "cache").exists()
+
+
+def test_wheel_without_a_compiler_is_for_every_platform(tmp_path: Path) -> None:
+    wheel, said = build(tmp_path, PATH="", CC="", SLOTMESH_NATIVE="")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not libraries(wheel)
+    assert "no compiled C" in said
+    assert "no C compiler was found" in said
+
+
+def test_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tag of the wheel says, and the compiler is told."""
+    for name in ("ARCHFLAGS", "MACOSX_DEPLOYMENT_TARGET"):
+        monkeypatch.delenv(name, raising=False)
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    monkeypatch.setattr(hook.platform, "machine", lambda: "arm64")
+    oldest = ("-mmacosx-version-min=11.0",)
+    assert hook.target("linux-x86_64") == ("linux_x86_64", "x86_64", ())
+    assert hook.target("linux-aarch64") == ("linux_aarch64", "aarch64", ())
+    assert hook.target("macosx-11.0-arm64") == ("macosx_11_0_arm64", "arm64", oldest)
+    assert hook.target("macosx-10.9-x86_64") == ("macosx_11_0_x86_64", "x86_64", oldest)
+    # A Python for both machines: the one at hand, unless told otherwise.
+    assert hook.target("macosx-10.13-universal2") == ("macosx_11_0_arm64", "arm64", oldest)
+    monkeypatch.setenv("ARCHFLAGS", "-arch x86_64")
+    assert hook.target("macosx-10.13-universal2") == ("macosx_11_0_x86_64", "x86_64", oldest)
+    monkeypatch.setenv("ARCHFLAGS", "-arch x86_64 -arch arm64")
+    assert hook.target("macosx-14.2-universal2")[0] == "macosx_14_0_arm64"
+    monkeypatch.setenv("MACOSX_DEPLOYMENT_TARGET", "13.3")
+    assert hook.target("macosx-14.2-arm64")[0] == "macosx_13_0_arm64"
+    with pytest.raises(OSError, match="win-amd64"):
+        hook.target("win-amd64")
