@@ -96,7 +96,7 @@ COMMON = [
     (
         (C,),
         {"slot_mask": torch.ones(5, 3, dtype=torch.bool)},
-        r"the shapes \(2, 3, 4\), \(5, 3\) of cost, marginals and masks .* do not broadcast. Give",
+        r"the shapes \(2, 3, 4\), \(5, 3\) of cost, marginals and masks .* do not broadcast, expected",
     ),
 ]
 MARGINALS = [
