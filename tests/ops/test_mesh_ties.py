@@ -28,7 +28,7 @@ def tied(kind: str, m: int, n: int, scale: float, batch: int = 8) -> torch.Tenso
 
 def stays(t, cost):
     assert torch.equal(t.cost, cost)
-    m, n = cost.shape[-2:]
+    n = cost.shape[-1]
     # Potentials are rounded like the largest numbers that they are made of.
     assert (t.plan - 1 / n).abs().max() <= 1e-6 / n * (1 + cost.abs().max())
 

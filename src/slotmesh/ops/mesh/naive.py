@@ -125,7 +125,7 @@ def descend(
 
 
 def _unit(grad: Tensor) -> Tensor:
-    """Each matrix scaled to Frobenius norm 1; a constant where there is next to nothing to scale."""
+    """Each matrix scaled to Frobenius norm 1; a constant where there is next to nothing."""
     squared = grad.square().sum((-2, -1), keepdim=True)
     unit = grad * squared.clamp(min=SHORTEST**2).rsqrt()
     return torch.where(squared < SHORTEST**2, unit.detach(), unit)
