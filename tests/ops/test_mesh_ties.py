@@ -99,3 +99,12 @@ def test_gradient_of_nearly_hard_plans(hardness):
 
     expected = slope(cost.double())
     close(slope(cost), expected, 1e-3 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("cpu", marks=needs_c)])
+@pytest.mark.parametrize("common", [0.0, 1e2, 1e3])
+def test_noise_breaks_ties_whatever_all_have_in_common(backend, common):
+    """As long as float32 can tell the noise at all."""
+    noise = 1e-3 * randn(20, 3, 3, seed=0, dtype=F32)
+    plan = mesh(torch.full((20, 3, 3), common), noise=noise, n_steps=8, backend=backend).plan
+    assert (plan.amax(-1) > 0.9).float().mean() > 0.8

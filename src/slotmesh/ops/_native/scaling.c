@@ -267,7 +267,7 @@ static void derive(work *w, float tau) {
         for (int64_t j = 0; j < w->width; j += LANES) {
             vec share = get(E + j) * get(q + j), part = share / largest;
             vec log = logarithm(choose(part < TINY, splat(TINY), part)), x = share * p[i] * log;
-            vec size = absolute(get(C + j) * scale) + absolute(get(w->h + j)) + before - log;
+            vec size = absolute(get(C + j) * scale) + before - log;
             size *= share * p[i] * (1 - share * inverse);
             rounding += size * size;
             put(w->G + i * w->stride + j, x);

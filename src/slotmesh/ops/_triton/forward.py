@@ -185,7 +185,7 @@ def uncertainty(tile, b, u, kappa, weight, mean, inverse, scale):
     """How far off the derivative (M, N) may be, over epsilon, as in slotmesh.ops.mesh.naive."""
     z, e, s, w, top = shares(tile, scale, u, kappa, b)
     share = e * w[None, :]
-    size = tl.abs(tile * scale) + tl.abs(u)[:, None] + tl.abs(top)[None, :]
+    size = tl.abs(tile * scale) + tl.abs(u)[:, None]
     size += tl.abs(z + log_or_zero(w)[None, :] - mean[:, None])
     return share * weight[:, None] * (1.0 - share * inverse[:, None]) * (size + LOG2E)
 

@@ -74,7 +74,8 @@ def mesh(
         n_iters: Sinkhorn iterations in each step, and for the plan at the end.
         temperature: Of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
         noise: Standard deviation of the Gaussian noise that breaks ties, or the noise itself as a
-            tensor that broadcasts to the cost's shape.
+            tensor that broadcasts to the cost's shape. To be seen it has to be more than the
+            rounding of the cost, in float32 some 1e-7 of the largest entry.
         generator: Source of the noise, for results that can be repeated.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.

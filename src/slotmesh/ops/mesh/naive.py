@@ -42,7 +42,7 @@ def objective_gradient(
         The derivative (*batch, m, n) and the slots' potentials (*batch, m) that Sinkhorn reached.
     """
     log_a, log_b = problem.log_a, problem.log_b
-    first, v = u, log_b
+    first = u
     over_slots: list[Tensor] = []
     over_inputs: list[Tensor] = []
     for _ in range(n_iters):
@@ -72,17 +72,12 @@ def objective_gradient(
     # What is added to a column of K is taken off its v, and nothing else changes: columns sum to 0,
     # and what is left of their sums is rounding.
     grad = grad - (over_slots[-1] * grad.sum(-2, keepdim=True)).detach()
-    sizes = 1.0 + log_kernel.abs() + _size(first).unsqueeze(-1) + _size(v).unsqueeze(-2)
+    sizes = 1.0 + log_kernel.abs() + torch.where(first.isinf(), 0.0, first.abs()).unsqueeze(-1)
     sizes = plan * (1.0 - over_inputs[-1]) * (sizes + slope.abs() + at_largest.abs())
     sizes = sizes.detach()
     rounding = torch.finfo(grad.dtype).eps * sizes.square().sum((-2, -1), keepdim=True).sqrt()
     only_rounding = grad.detach().square().sum((-2, -1), keepdim=True).sqrt() < rounding
     return torch.where(only_rounding, 0.0, grad), u
-
-
-def _size(potentials: Tensor) -> Tensor:
-    """Absolute values, 0 where there is no potential."""
-    return torch.where(potentials.isinf(), 0.0, potentials.abs())
 
 
 def descend(
