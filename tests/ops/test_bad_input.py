@@ -96,7 +96,7 @@ COMMON = [
     (
         (C,),
         {"slot_mask": torch.ones(5, 3, dtype=torch.bool)},
-        r"the shapes \(2, 3, 4\), \(5, 3\) of cost, marginals and masks .* do not broadcast. Give",
+        r"the shapes \(2, 3, 4\), \(5, 3\) of cost, marginals .* do not broadcast, expected",
     ),
 ]
 MARGINALS = [
@@ -238,7 +238,7 @@ MESH = [
     (
         (C,),
         {"noise": C, "generator": torch.Generator()},
-        "both a noise tensor and a generator came, expected one of them. Leave the generator out",
+        "got both a noise tensor and a generator, expected one of them. Leave the generator out",
     ),
     ((C,), {"generator": 0}, r"generator is 0, expected torch.Generator\(\).manual_seed"),
     (

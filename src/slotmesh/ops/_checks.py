@@ -5,7 +5,8 @@ are read only where reading them is free: on the CPU and outside of compilation,
 ever waits for a GPU unless ``set_value_checks("always")`` asks for it.
 """
 
-from typing import Literal
+from numbers import Integral, Real
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -91,6 +92,27 @@ def check_real(op: str, name: str, value: object, *, positive: bool = False) -> 
             f"{op}: {name} is {value!r}, expected a finite number "
             f"{'above' if positive else 'of at least'} 0."
         )
+
+
+def as_count(op: str, name: str, value: object, least: int) -> int:
+    """As :func:`check_count`, for NumPy's integers too; returns Python's."""
+    number = _plain(value)
+    check_count(op, name, number, least)
+    return number
+
+
+def as_real(op: str, name: str, value: object, *, positive: bool = False) -> float:
+    """As :func:`check_real`, for NumPy's numbers too; returns Python's."""
+    number = _plain(value)
+    check_real(op, name, number, positive=positive)
+    return number
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of NumPy as a number of Python; all else as it is."""
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def check_matrix(op: str, name: str, value: object, axes: str = "(..., slots m, inputs n)") -> None:

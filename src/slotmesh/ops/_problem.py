@@ -89,7 +89,8 @@ def check_problem(
         shapes = ", ".join(str(tuple(x.shape)) for x in [cost, *vectors])
         raise ValueError(
             f"{op}: the shapes {shapes} of cost, marginals and masks have leading dimensions that "
-            "do not broadcast. Give all of them the batch dimensions of cost, or none."
+            "do not broadcast, expected the batch dimensions of cost in all of them. Give them "
+            "these, or none."
         ) from None
 
 

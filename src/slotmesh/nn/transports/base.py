@@ -87,12 +87,12 @@ class OptimalTransport(SlotTransport):
         super().__init__()
         name = type(self).__name__
         checks.check_choice(name, "cost", cost, COST_KINDS)
-        checks.check_real(name, "cost_scale", cost_scale, positive=True)
-        checks.check_count(name, "n_iters", n_iters, 1)
-        checks.check_real(name, "temperature", temperature, positive=True)
+        cost_scale = checks.as_real(name, "cost_scale", cost_scale, positive=True)
+        n_iters = checks.as_count(name, "n_iters", n_iters, 1)
+        temperature = checks.as_real(name, "temperature", temperature, positive=True)
         checks.check_choice(name, "marginals", marginals, ("learned", "uniform"))
         if mass is not None:
-            checks.check_real(name, "mass", mass, positive=True)
+            mass = checks.as_real(name, "mass", mass, positive=True)
         self.cost: CostKind = cost
         self.cost_scale = cost_scale
         self.n_iters = n_iters

@@ -75,10 +75,10 @@ class Mesh(OptimalTransport):
             )
         if step is None and lr is None:
             step = 0.05
-        for name, value in (("step", step), ("lr", lr), ("noise", noise)):
-            if value is not None:
-                checks.check_real("Mesh", name, value)
-        checks.check_count("Mesh", "n_steps", n_steps, 0)
+        step = None if step is None else checks.as_real("Mesh", "step", step)
+        lr = None if lr is None else checks.as_real("Mesh", "lr", lr)
+        noise = checks.as_real("Mesh", "noise", noise)
+        n_steps = checks.as_count("Mesh", "n_steps", n_steps, 0)
         checks.check_gradient("Mesh", grad, potentials)
         if objective is not None:
             say = "LearnedObjective(), SlotSimilarity() or another MeshObjective"

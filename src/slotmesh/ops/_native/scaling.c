@@ -23,6 +23,7 @@
 /* Entries of E are at least exp(LEAST) = 1e-30: arithmetic that underflows is very slow. */
 #define LEAST -69.0f
 #define SHORTEST 1e-12f /* as in mesh/naive.py */
+#define EPSILON 1.1920929e-7f
 #define TINY 1.17549435e-38f
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
@@ -49,13 +50,15 @@ typedef struct {
     float *a, *u, *g, *mean;   /* (m) */
     vec *sums;                 /* (m) */
     int64_t *rows;             /* (m), which slots are real */
-    float squared;             /* norm of the derivative */
+    float squared, rounding;   /* norms of the derivative, and of what it is off by; squared */
 } work;
 
 INLINE vec splat(float x) { return x - (vec){0}; }
 INLINE vec get(const float *x) { return *(const vec *)x; }
 INLINE void put(float *x, vec y) { *(vec *)x = y; }
 INLINE vec choose(ivec mask, vec x, vec y) { return (vec)((mask & (ivec)x) | (~mask & (ivec)y)); }
+
+INLINE vec absolute(vec x) { return (vec)((ivec)x & 0x7fffffff); }
 
 INLINE float sum(vec x) {
     const quad *part = (const quad *)&x;
@@ -246,26 +249,34 @@ INLINE void most_tile(vec *most, const float *E, const float *q, int64_t j, int 
 }
 
 /* G of the sum of P log P. Logarithms are relative to the largest of their row: of a plan that is
- * nearly even or nearly hard they are small, and so exact, where there is mass.
+ * nearly even or nearly hard they are small, and so exact, where there is mass. Also how far off the
+ * derivative may be, as in mesh/naive.py.
  */
-static void derive(work *w) {
+static void derive(work *w, float tau) {
     const float *q = w->q + (w->n_iters - 1) * w->step, *p = w->p + w->n_iters * w->m;
+    const float scale = -1 / tau;
+    vec rounding = {0};
     memset(w->c, 0, w->width * sizeof(float));
     for (int64_t i = 0; i < w->m; i++) {
-        const float *E = w->E + i * w->stride;
+        const float *E = w->E + i * w->stride, *C = w->C + i * w->stride;
+        const float before = 1 + fabsf(w->u[i]), inverse = p[i] / w->a[i];
         vec most = {0}, total = {0};
         EACH_TILE(w->width, most_tile, &most, E, q);
         float largest = TINY;
         for (int k = 0; k < LANES; k++) largest = most[k] > largest ? most[k] : largest;
         for (int64_t j = 0; j < w->width; j += LANES) {
             vec share = get(E + j) * get(q + j), part = share / largest;
-            vec x = share * p[i] * logarithm(choose(part < TINY, splat(TINY), part));
+            vec log = logarithm(choose(part < TINY, splat(TINY), part)), x = share * p[i] * log;
+            vec size = absolute(get(C + j) * scale) + before - log;
+            size *= share * p[i] * (1 - share * inverse);
+            rounding += size * size;
             put(w->G + i * w->stride + j, x);
             put(w->c + j, get(w->c + j) + x);
             total += x;
         }
         w->g[i] = sum(total);
     }
+    w->rounding = EPSILON * EPSILON * sum(rounding);
 }
 
 /* One row of a matrix or a vector of inputs, with zeros after it. */
@@ -297,10 +308,11 @@ static int descend(const job *o, work *w, int64_t e) {
     const float length = o->lengths ? o->lengths[e] : o->length;
     for (int64_t step = 0; step < o->n_steps; step++) {
         if (!sinkhorn(w, tau_of(o, e))) return 0;
+        derive(w, tau_of(o, e));
+        reverse(w);
         if (!o->fresh)
             for (int64_t i = 0; i < w->m; i++) w->u[i] += logf(w->p[w->n_iters * w->m + i]);
-        derive(w);
-        reverse(w);
+        if (w->squared < w->rounding) continue;
         float norm = sqrtf(w->squared);
         const float scale = length / (norm < SHORTEST ? SHORTEST : norm);
         for (int64_t i = 0; i < w->m; i++)

@@ -39,6 +39,7 @@ from slotmesh.ops._triton.tile import (
 
 # A gradient shorter than this is not blown up to length 1, as in slotmesh.ops.mesh.naive.
 SHORTEST = tl.constexpr(1e-12)
+EPSILON = tl.constexpr(2.0**-23)
 
 
 @triton.jit
@@ -180,8 +181,18 @@ def assemble(
 
 
 @triton.jit
+def uncertainty(tile, b, u, kappa, weight, mean, inverse, scale):
+    """How far off the derivative (M, N) may be, over epsilon, as in slotmesh.ops.mesh.naive."""
+    z, e, s, w, top = shares(tile, scale, u, kappa, b)
+    share = e * w[None, :]
+    size = tl.abs(tile * scale) + tl.abs(u)[:, None]
+    size += tl.abs(z + log_or_zero(w)[None, :] - mean[:, None])
+    return share * weight[:, None] * (1.0 - share * inverse[:, None]) * (size + LOG2E)
+
+
+@triton.jit
 def step_down(
-    u, kappa, weight, mean, c, source, there, place, masses, record, flows, slope, history,
+    u, kappa, weight, mean, inverse, c, source, there, place, masses, record, flows, slope, history,
     n_iters, chunks, scale, length, post, turn, C: tl.constexpr,
 ):  # fmt: skip
     """Change the cost by a step of the given length down the entropy; returns the resident block.
@@ -193,17 +204,24 @@ def step_down(
         same, cols, input_mass, b = block(0, c, source, there, place, masses, C)
         g = assemble(c, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C)
         acc = g * g
+        off = uncertainty(c, b, u, kappa, weight, mean, inverse, scale)
+        off_acc = off * off
     else:
         acc = tl.full((C.M, C.N), 0.0, tl.float32)
+        off_acc = tl.full((C.M, C.N), 0.0, tl.float32)
         for k in range(chunks):
             tile, cols, input_mass, b = block(k, c, source, there, place, masses, C)
+            off = uncertainty(tile, b, u, kappa, weight, mean, inverse, scale)
+            off_acc += off * off
             d = assemble(tile, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C)
             acc += d * d
             write(slope, d, rows, cols, m, n, stop)
-    squares, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+    squares, offs, turn = exchange_pair(sum_of(acc, 1), sum_of(off_acc, 1), post, turn, C)
     squared = sum_of(squares, 0)
     least = SHORTEST * SHORTEST
     factor = length * tl.rsqrt(tl.where(squared < least, least, squared))
+    # Where there is nothing but rounding, its direction is not to be followed.
+    factor = tl.where(squared < EPSILON * EPSILON * sum_of(offs, 0), 0.0, factor)
     tl.debug_barrier()
     if C.resident:
         if C.keep:
@@ -303,8 +321,8 @@ def forward_kernel(
                     n_iters, chunks, scale, post, turn, C,
                 )  # fmt: skip
                 c, turn = step_down(
-                    u, kappa, weight, mean, c, source, there, place, masses, record, flows, slope,
-                    history, n_iters, chunks, scale, length, post, turn, C,
+                    u, kappa, weight, mean, inverse, c, source, there, place, masses, record, flows,
+                    slope, history, n_iters, chunks, scale, length, post, turn, C,
                 )  # fmt: skip
                 if C.keep:
                     record += batch.to(tl.int64) * size

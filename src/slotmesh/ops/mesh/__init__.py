@@ -74,7 +74,8 @@ def mesh(
         n_iters: Sinkhorn iterations in each step, and for the plan at the end.
         temperature: Of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
         noise: Standard deviation of the Gaussian noise that breaks ties, or the noise itself as a
-            tensor that broadcasts to the cost's shape.
+            tensor that broadcasts to the cost's shape. To be seen it has to be more than the
+            rounding of the cost, in float32 some 1e-7 of the largest entry.
         generator: Source of the noise, for results that can be repeated.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
@@ -90,7 +91,9 @@ def mesh(
             potentials can undo has no gradient; only the plan and ``cost`` carry one, and there
             is no graph to ``"reuse"``;
             ``"unroll"`` differentiates the descent too, and with it what the objective holds. It
-            is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials.
+            is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials. Close to a tie it is
+            as steep as the decision is sudden, and steeper with every step; at an exact tie of all
+            slots without noise, where there is no way down, no step is taken.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
             less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"``,
             derivatives of first order only); ``"cpu"``, C, several times as fast as torch there
@@ -118,13 +121,13 @@ def mesh(
     """
     checks.check_gradient("mesh", grad, potentials)
     checks.check_choice("mesh", "backend", backend, BACKENDS)
-    checks.check_count("mesh", "n_steps", n_steps, 0)
-    checks.check_count("mesh", "n_iters", n_iters, 1)
-    checks.check_real("mesh", "lr", lr)
+    n_steps = checks.as_count("mesh", "n_steps", n_steps, 0)
+    n_iters = checks.as_count("mesh", "n_iters", n_iters, 1)
+    lr = checks.as_real("mesh", "lr", lr)
     if not isinstance(noise, Tensor):
-        checks.check_real("mesh", "noise", noise)
+        noise = checks.as_real("mesh", "noise", noise)
     if step is not None:
-        checks.check_real("mesh", "step", step)
+        step = checks.as_real("mesh", "step", step)
     if generator is not None:
         checks.check_instance(
             "mesh", "generator", generator, torch.Generator, "torch.Generator().manual_seed(seed)"
@@ -282,7 +285,7 @@ def check_noise(
     """A noise tensor that broadcasts to ``shape``."""
     if generator is not None:
         raise ValueError(
-            "mesh: both a noise tensor and a generator came, expected one of them. Leave the "
+            "mesh: got both a noise tensor and a generator, expected one of them. Leave the "
             "generator out, or pass noise as a standard deviation."
         )
     if not broadcasts_to(noise.shape, shape) or not noise.is_floating_point():

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from slotmesh.ops._problem import Problem
 from slotmesh.ops.mesh.objectives import Objective
-from slotmesh.ops.sinkhorn.naive import iterate, start
+from slotmesh.ops.sinkhorn.naive import iterate, softmax, start
 
-# A gradient shorter than this is rounding: it is not blown up to length 1, only divided by this.
+# A shorter gradient is not blown up to length 1, only divided by this: the plan is hard.
 SHORTEST = 1e-12
 
 
@@ -33,22 +33,33 @@ def objective_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Derivative of objective(sinkhorn plan) by the log kernel, at fixed starting potentials.
 
+    It is zero, as is its own derivative, where it cannot be told from rounding: at an exact tie of
+    all slots, say, where its direction would be that of the rounding, and its derivative infinite.
+    Entries of the plan are as exact as the numbers that they are exponentials of, and where a slot
+    has nearly all its mass at one input, that entry has next to no error.
+
     Returns:
         The derivative (*batch, m, n) and the slots' potentials (*batch, m) that Sinkhorn reached.
     """
     log_a, log_b = problem.log_a, problem.log_b
+    first = u
     over_slots: list[Tensor] = []
     over_inputs: list[Tensor] = []
     for _ in range(n_iters):
-        shares, total = _softmax(log_kernel + u.unsqueeze(-1), -2)
+        shares, total = softmax(log_kernel + u.unsqueeze(-1), -2)
         v = log_b - total
         over_slots.append(shares)
-        shares, total = _softmax(log_kernel + v.unsqueeze(-2), -1)
+        shares, total = softmax(log_kernel + v.unsqueeze(-2), -1)
         u = log_a - total
         over_inputs.append(shares)
 
     plan = problem.a.unsqueeze(-1) * over_inputs[-1]
-    grad = plan * objective.derivative(plan)
+    slope = objective.derivative(plan)
+    # Slot sums are fixed, so what is the same in a row changes nothing. Without the value at its
+    # largest entry, a row that is nearly hard has small numbers where it had their cancellation.
+    largest = plan.detach().argmax(-1, keepdim=True)
+    at_largest = slope.detach().gather(-1, largest)
+    grad = plan * (slope - at_largest)
     into_u, into_v = grad.sum(-1), grad.sum(-2)
     for q, r in zip(reversed(over_slots), reversed(over_inputs), strict=True):
         flow = r * into_u.unsqueeze(-1)
@@ -58,7 +69,15 @@ def objective_gradient(
         into_u = -flow.sum(-1)
         grad = grad - flow
         into_v = torch.zeros_like(into_v)
-    return grad, u
+    # What is added to a column of K is taken off its v, and nothing else changes: columns sum to 0,
+    # and what is left of their sums is rounding.
+    grad = grad - (over_slots[-1] * grad.sum(-2, keepdim=True)).detach()
+    sizes = 1.0 + log_kernel.abs() + torch.where(first.isinf(), 0.0, first.abs()).unsqueeze(-1)
+    sizes = plan * (1.0 - over_inputs[-1]) * (sizes + slope.abs() + at_largest.abs())
+    sizes = sizes.detach()
+    rounding = torch.finfo(grad.dtype).eps * sizes.square().sum((-2, -1), keepdim=True).sqrt()
+    only_rounding = grad.detach().square().sum((-2, -1), keepdim=True).sqrt() < rounding
+    return torch.where(only_rounding, 0.0, grad), u
 
 
 def descend(
@@ -100,16 +119,8 @@ def descend(
     return Descent(cost, u)
 
 
-def _softmax(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Softmax and log-sum-exp along one dimension, for one exponential an entry."""
-    highest = x.detach().amax(dim, keepdim=True)
-    shares = (x - highest).exp()
-    total = shares.sum(dim, keepdim=True)
-    return shares / total, (total.log() + highest).squeeze(dim)
-
-
 def _unit(grad: Tensor) -> Tensor:
-    """Scaled to Frobenius norm 1 a matrix; a constant where there is only rounding to scale."""
+    """Each matrix scaled to Frobenius norm 1; a constant where there is next to nothing."""
     squared = grad.square().sum((-2, -1), keepdim=True)
     unit = grad * squared.clamp(min=SHORTEST**2).rsqrt()
     return torch.where(squared < SHORTEST**2, unit.detach(), unit)

@@ -31,14 +31,26 @@ def first_potentials(a: Tensor, slots: Tensor | None, u: Tensor | None) -> Tenso
     return first if slots is None else torch.where(slots, first, -torch.inf)
 
 
+def softmax(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Softmax and log-sum-exp along one dimension, for one exponential per entry.
+
+    The derivative is the softmax as it is, which sums to 1. That of ``torch.logsumexp`` is made of
+    the rounded result, so of large numbers it is off by a factor, in every iteration again.
+    """
+    highest = x.detach().amax(dim, keepdim=True)
+    shares = (x - highest).exp()
+    total = shares.sum(dim, keepdim=True)
+    return shares / total, (total.log() + highest).squeeze(dim)
+
+
 def scale_inputs(log_kernel: Tensor, log_b: Tensor, u: Tensor) -> Tensor:
     """Half-step over inputs: (*batch, m, n), (*batch, n), (*batch, m) to v (*batch, n)."""
-    return log_b - torch.logsumexp(log_kernel + u.unsqueeze(-1), -2)
+    return log_b - softmax(log_kernel + u.unsqueeze(-1), -2)[1]
 
 
 def scale_slots(log_kernel: Tensor, log_a: Tensor, v: Tensor) -> Tensor:
     """Half-step over slots: (*batch, m, n), (*batch, m), (*batch, n) to u (*batch, m)."""
-    return log_a - torch.logsumexp(log_kernel + v.unsqueeze(-2), -1)
+    return log_a - softmax(log_kernel + v.unsqueeze(-2), -1)[1]
 
 
 def iterate(
