@@ -32,9 +32,11 @@ from slotmesh.readers._hdf5_layout import (
     create,
     dataset,
     datasets,
+    is_sealed,
     read_attributes,
     read_skipped,
     rows_of_block,
+    seal,
     write_attributes,
     write_skipped,
 )
@@ -164,7 +166,8 @@ class _Blocks:
                 theirs = read_attributes(file)
                 rows = int(theirs["n"])
                 skipped = read_skipped(file)
-        except (OSError, KeyError):
+                sealed = is_sealed(file, skipped)
+        except (OSError, KeyError, RuntimeError, ValueError, TypeError, AssertionError):
             return False
         for name, mine in self.identity.items():
             if theirs.get(name) != mine:
@@ -173,6 +176,8 @@ class _Blocks:
                     f"expected {mine!r}. Delete that folder to start afresh, or choose another "
                     "name for the file."
                 )
+        if not sealed:
+            return False
         self.paths.append(path)
         self.skipped += skipped
         self.position += rows + len(skipped)
@@ -216,6 +221,7 @@ class _Blocks:
             write_skipped(file, self._new_skipped)
             for name, values in columns.items():
                 dataset(file, name)[...] = values
+            seal(file, self._new_skipped)
         path = self.folder / f"{len(self.paths):08d}.h5"
         temporary = self.folder / f"block-{os.getpid()}.tmp"
         try:
@@ -244,6 +250,7 @@ def _join(blocks: list[Path], path: Path, skipped: list[Skipped], identity: dict
         create(whole, like, sum(counts))
         write_attributes(whole, identity, sum(counts))
         write_skipped(whole, skipped)
+        seal(whole, skipped)
         start = 0
         for block, count in zip(blocks, counts, strict=True):
             with h5py.File(block, "r") as file:
