@@ -10,12 +10,14 @@ import numpy as np
 
 from slotmesh.readers import _door
 from slotmesh.readers._images import Pixels
+from slotmesh.readers._mp4 import claimed_samples
 from slotmesh.readers.errors import BadRecord
 
 # CLEVRER has h264; the other is what encoders without it make of an mp4.
 _CODECS = ("h264", "mpeg4")
 # CLEVRER's have a quarter of a million.
 _MOST_BYTES = 1 << 28
+_MOST_SAMPLES = 1 << 22
 _DECODING = {
     # Without this, damage is painted over with what the neighbours show.
     "err_detect": "explode",
@@ -41,6 +43,10 @@ def load_frames(path: Path, frames: Sequence[int], record: int | str | None = No
     count = 0
     with _door.enter(path, record, most=_MOST_BYTES) as file:
         try:
+            samples = claimed_samples(file)
+            if samples > _MOST_SAMPLES:
+                reason = f"it claims {samples:,} samples, expected at most {_MOST_SAMPLES:,}"
+                raise BadRecord(path, record, reason)
             # Any other format is not for this reader, and some would open files that they name.
             options = _DECODING | {"protocol_whitelist": "none"}
             with av.open(file, mode="r", format="mp4", options=options) as container:
@@ -54,7 +60,9 @@ def load_frames(path: Path, frames: Sequence[int], record: int | str | None = No
                         found[count - 1] = np.asarray(frame.to_ndarray(format="rgb24"))
                     if len(found) == len(wanted):
                         break
-        except (av.error.FFmpegError, OSError, EOFError, IndexError) as error:
+        except BadRecord:
+            raise
+        except (av.error.FFmpegError, OSError, EOFError, IndexError, ValueError) as error:
             raise BadRecord(path, record, f"it is not an mp4, or damaged: {error}") from error
     if len(found) < len(wanted):
         raise BadRecord(
