@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotmesh.readers import _door, _h5_safe
+from slotmesh.readers._hdf5_layout import plain
 from slotmesh.readers._plugins import no_plugins
 from slotmesh.readers.errors import BadRecord
 
 Rows = slice | NDArray[np.int64]
 
 _MOST_TEXT = 1 << 20
+_MOST_TEXTS = 1 << 26
 
 
 class H5File:
@@ -55,8 +57,13 @@ class H5File:
             found = self._find(group)
             return sorted(found) if isinstance(found, h5py.Group) else []
 
+    def attribute(self, name: str) -> str | int | float | bool | None:
+        """An attribute of the file; None where it is not there, or no text or single number."""
+        with self._explained(f"its attribute {name!r} is damaged"):
+            return self._attribute(name) if name in list(self._file.attrs) else None
+
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the file: texts and single numbers; None is one of another kind."""
+        """All attributes of the file."""
         with self._explained("its attributes are damaged"):
             return {name: self._attribute(name) for name in sorted(self._file.attrs)}
 
@@ -87,8 +94,8 @@ class H5File:
         """A list of strings."""
         with self._explained(f"its dataset {name!r} is damaged"):
             found = self._stored(name)
-            plain = found.shape is not None and found.ndim == 1 and found.chunks is None
-            if not plain or not _is_text(found.dtype) or found.shape[0] > _MOST_TEXT:
+            simple = found.shape is not None and found.ndim == 1 and found.chunks is None
+            if not simple or not _is_text(found.dtype) or found.nbytes > _MOST_TEXTS:
                 raise self.bad(f"{name} has dtype {found.dtype}, expected a list of strings")
             return [str(text) for text in found.asstr()[:]]
 
@@ -134,10 +141,7 @@ class H5File:
         small = identity.shape == () and identity.get_type().get_size() <= _MOST_TEXT
         if not small or (identity.dtype.kind not in "biuf" and not _is_text(identity.dtype)):
             return None
-        value = self._file.attrs[name]
-        if isinstance(value, bytes):
-            value = value.decode()
-        return value.item() if isinstance(value, np.generic) else value
+        return plain(self._file.attrs[name])
 
     @contextmanager
     def _explained(self, damaged: str, record: int | None = None) -> Iterator[None]:

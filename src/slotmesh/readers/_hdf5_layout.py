@@ -29,9 +29,11 @@ They are the fields of :class:`~slotmesh.worlds.Sample` under these names. Where
 of images, masks, objects and present. All but ``skipped/*`` are chunked along the first axis,
 compressed (gzip) and carry checksums (fletcher32).
 
-Damage is an error on reading. HDF5's own checksums are of chunks alone: a damaged index makes it
-fill in zeros, and a damaged name hides a column. Hence the digest, held against the file when it is
-opened, and the checksum of each row, held against what is read of it. Version 1 had neither.
+Damage is an error on reading. HDF5's own checksums miss some: it fills in zeros where it finds no
+chunk, and has none for strings of variable length. Hence strings of fixed length, the digest, held
+against the file when it is opened, and the checksum of each row, held against what is read of it.
+The structures of HDF5 are those of its version 1.10, which have checksums too; of the older ones,
+damaged, the library can crash. Files of version 1 had none of these.
 """
 
 import hashlib
@@ -50,6 +52,8 @@ from slotmesh.worlds.sample import Sample
 
 FORMAT = "slotmesh-samples"
 FORMAT_VERSION = 2
+LIBVER = ("v110", "v110")
+"""The version of HDF5's structures."""
 
 # Small chunks keep reading one image cheap; blocks bound what a kill can lose, and the memory.
 _CHUNK_BYTES = 256 * 1024
@@ -148,35 +152,43 @@ def create(file: h5py.File, like: Like, rows: int) -> None:
 
 def write_attributes(file: h5py.File, identity: dict[str, Any], rows: int) -> None:
     """What the file is, and how many samples it holds."""
-    file.attrs.update(identity)
-    file.attrs["n"] = rows
     images = file.get("images")
     video = isinstance(images, h5py.Dataset) and images.ndim == 5
-    file.attrs["kind"] = "vectors" if images is None else "video" if video else "image"
+    kind = "vectors" if images is None else "video" if video else "image"
+    for name, value in (identity | {"n": rows, "kind": kind}).items():
+        file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
 
 
 def read_attributes(file: h5py.File) -> dict[str, Any]:
-    """The attributes as plain Python values; h5py gives numbers as numpy's."""
-    values: dict[str, Any] = dict(file.attrs)
-    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
+    """The attributes as plain Python values; h5py gives numbers and texts as numpy's."""
+    values: dict[str, Any] = {name: plain(value) for name, value in file.attrs.items()}
+    return values
+
+
+def plain(value: Any) -> Any:
+    """A number or text of HDF5 as Python's."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def write_skipped(file: h5py.File, skipped: list[Skipped]) -> None:
     """The records that are left out."""
-    file["skipped/index"] = np.array([s.index for s in skipped], dtype=np.int64)
-    file.create_dataset(
-        "skipped/reason", data=[s.reason for s in skipped], dtype=h5py.string_dtype()
-    )
+    which = np.array([s.index for s in skipped], dtype=np.int64)
+    reasons = [s.reason.encode() for s in skipped]
+    longest = max(map(len, reasons), default=1)
+    # Assignment would note the time in the group, and no two files would be the same.
+    file.create_dataset("skipped/index", data=which)
+    file.create_dataset("skipped/reason", data=np.array(reasons, dtype=f"S{max(longest, 1)}"))
 
 
 def seal(file: h5py.File, skipped: list[Skipped]) -> None:
     """The last attribute to write: the digest of all the others."""
-    file.attrs["digest"] = _digest_of(file, skipped)
+    file.attrs["digest"] = np.bytes_(_digest_of(file, skipped).encode())
 
 
 def is_sealed(file: h5py.File, skipped: list[Skipped]) -> bool:
     """Whether the digest is there and right."""
-    return file.attrs.get("digest") == _digest_of(file, skipped)
+    return plain(file.attrs.get("digest")) == _digest_of(file, skipped)
 
 
 def _digest_of(file: h5py.File, skipped: list[Skipped]) -> str:

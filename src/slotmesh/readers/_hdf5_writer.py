@@ -24,6 +24,7 @@ import slotmesh
 from slotmesh.readers._hdf5_layout import (
     FORMAT,
     FORMAT_VERSION,
+    LIBVER,
     Columns,
     Like,
     Skipped,
@@ -215,7 +216,7 @@ class _Blocks:
         columns = {k: np.concatenate([p[k] for p in self._pending]) for k in self._pending[0]}
         # In memory first: a full disk is then an ordinary error, and not one inside HDF5.
         memory = io.BytesIO()
-        with h5py.File(memory, "w") as file:
+        with h5py.File(memory, "w", libver=LIBVER) as file:
             create(file, _like(columns), self._rows)
             write_attributes(file, self.identity, self._rows)
             write_skipped(file, self._new_skipped)
@@ -246,7 +247,7 @@ def _join(blocks: list[Path], path: Path, skipped: list[Skipped], identity: dict
         with h5py.File(block, "r") as file:
             counts.append(int(read_attributes(file)["n"]))
             like = like or {name: (d.shape[1:], d.dtype) for name, d in datasets(file)}
-    with _Sink(path, "w+b") as sink, h5py.File(sink, "w") as whole:
+    with _Sink(path, "w+b") as sink, h5py.File(sink, "w", libver=LIBVER) as whole:
         create(whole, like, sum(counts))
         write_attributes(whole, identity, sum(counts))
         write_skipped(whole, skipped)

@@ -38,9 +38,9 @@ class Header:
 
 def read_header(file: H5File) -> Header | None:
     """What a file is, its structure held against its digest; None where it has another layout."""
-    attributes = file.attributes()
-    if attributes.get("format") != FORMAT:
+    if file.attribute("format") != FORMAT:
         return None
+    attributes = file.attributes()
     version = attributes.get("format_version")
     if version not in range(1, FORMAT_VERSION + 1):
         expected = f"expected 1 to {FORMAT_VERSION}. Update slotmesh"
