@@ -49,6 +49,10 @@ class H5File:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
         self._file.close()
 
     def names(self, group: str = "/") -> list[str]:

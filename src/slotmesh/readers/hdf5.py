@@ -73,8 +73,13 @@ class HDF5Reader(Reader):
         self._file: H5File | None = None
         self._owner = 0
         file = self._open()
-        header = read_header(file)
-        self._layout = AuthorsLayout(file) if header is None else OwnLayout(file, header)
+        try:
+            header = read_header(file)
+            self._layout = AuthorsLayout(file) if header is None else OwnLayout(file, header)
+        except BadRecord:
+            # Else HDF5 keeps others from writing a better one as long as the error is around.
+            file.close()
+            raise
         self.max_objects = self._layout.max_objects
         self.source = "" if header is None else header.source
         self.settings = {} if header is None else header.settings
