@@ -173,7 +173,7 @@ def test_export_writes_the_world(tmp_path: Path, screen: Console) -> None:
     assert torch.equal(back.image, sample.image)
     assert torch.equal(back.index, sample.index)
     with h5py.File(out) as file:
-        assert file.attrs["source"] == "multi-dsprites"
+        assert file.attrs["source"] == b"multi-dsprites"
         assert json.loads(file.attrs["settings"]) == {
             "seed": 3,
             "size": 64,
@@ -265,7 +265,7 @@ def test_convert_writes_the_dataset(
     back = HDF5Reader(out).sample(range(30))
     assert torch.equal(back.image, MultiDSprites(seed=9, size=72).sample(range(30)).image)
     with h5py.File(out) as file:
-        assert file.attrs["source"] == "clevr"
+        assert file.attrs["source"] == b"clevr"
         assert json.loads(file.attrs["settings"]) == {
             "split": "val",
             "size": 72,

@@ -168,7 +168,7 @@ def test_a_name_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
     [
         ("", "not JSON"),
         ('{"scenes": [', "not JSON"),
-        ("[" * 100000, "not JSON"),
+        ("[" * 100000, "nested too deeply"),
         ("[]", "holds a list, expected an object"),
         ("{}", "no field 'scenes'"),
         ('{"scenes": 3}', "scenes is not a list"),

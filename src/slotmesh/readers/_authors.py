@@ -1,16 +1,13 @@
 """The layout of the MESH authors' HDF5 files."""
 
-from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from slotmesh.readers._h5 import dataset
+from slotmesh.readers._h5 import H5File, Rows
 from slotmesh.readers._identity import Detection, Kind, join, visible
-from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import (
     AUTHORS_COLORS,
     AUTHORS_MATERIALS,
@@ -29,63 +26,59 @@ _CODES = (
 
 
 class AuthorsLayout:
-    """``images``, ``masks`` with one image an object, ``num_objects``, perhaps ``attributes``.
+    """``images``, ``masks`` with one image per object, ``num_objects``, perhaps ``attributes``.
 
     Args:
         file: The open file.
-        path: Its name, for errors.
     """
 
-    def __init__(self, file: h5py.File, path: Path) -> None:
-        self._path = path
-        images = dataset(file, path, "images", np.uint8, None)
+    def __init__(self, file: H5File) -> None:
+        images = file.dataset("images", np.uint8)
         video = images.ndim == 5
-        if images.ndim not in (4, 5) or images.shape[-3] != 3:
-            reason = f"images has shape {images.shape}, expected (N, 3, H, W) or (N, T, 3, H, W)"
-            raise BadRecord(path, None, reason)
-        masks = dataset(file, path, "masks", np.uint8, images.ndim + 1)
+        if images.ndim not in (4, 5) or images.shape[-3] != 3 or 0 in images.shape[1:]:
+            raise file.bad(
+                f"images has shape {images.shape}, expected (N, 3, H, W) or (N, T, 3, H, W)"
+            )
+        masks = file.dataset("masks", np.uint8, images.ndim + 1)
         lead, size = images.shape[:-3], images.shape[-2:]
         k = masks.shape[-4]
         if masks.shape != (*lead, k, 1, *size):
-            reason = f"masks has shape {masks.shape}, expected {(*lead, 'K', 1, *size)}"
-            raise BadRecord(path, None, reason)
-        counts = dataset(file, path, "num_objects", None, None)
+            raise file.bad(f"masks has shape {masks.shape}, expected {(*lead, 'K', 1, *size)}")
+        counts = file.dataset("num_objects")
         if counts.shape != lead or counts.dtype.kind not in "iu":
-            reason = f"num_objects is {counts.dtype} {counts.shape}, expected whole numbers {lead}"
-            raise BadRecord(path, None, reason)
-        self._attributes = video and "attributes" in file
+            raise file.bad(
+                f"num_objects is {counts.dtype} {counts.shape}, expected whole numbers {lead}"
+            )
+        self._attributes = video and "attributes" in file.names()
         if self._attributes:
-            attributes = dataset(file, path, "attributes", np.uint8, 4)
+            attributes = file.dataset("attributes", np.uint8, 4)
             if attributes.shape != (*lead, k, 3):
-                reason = f"attributes has shape {attributes.shape}, expected {(*lead, k, 3)}"
-                raise BadRecord(path, None, reason)
+                raise file.bad(f"attributes has shape {attributes.shape}, expected {(*lead, k, 3)}")
         self.n = images.shape[0]
         self._k = k
         self.max_objects = k * images.shape[1] if self._attributes else k
         if not 1 <= self.max_objects <= 255:
-            raise BadRecord(path, None, f"masks has {k} objects a frame, expected 1 to 255 in all")
+            raise file.bad(f"masks has {k} objects in a frame, expected 1 to 255 in all")
         # The authors' files do not say which they are, but no two have the same shapes.
         self.dataset = "clevrer" if video else {10: "clevrtex", 5: "multi-dsprites"}.get(k, "")
 
-    def read(
-        self, file: h5py.File, rows: slice | NDArray[np.int64], which: NDArray[np.int64]
-    ) -> Sample:
+    def read(self, file: H5File, rows: Rows, which: NDArray[np.int64]) -> Sample:
         """Some rows, in the order of the file; ``which`` are their numbers."""
+        record = int(which[0]) if len(which) == 1 else None
         images, masks, counts = (
-            np.asarray(file[name][rows])  # pyright: ignore
-            for name in ("images", "masks", "num_objects")
+            file.read(name, rows, record) for name in ("images", "masks", "num_objects")
         )
         layers = masks[..., 0, :, :] > 0
         counts = counts.astype(np.int64)
         for number, count in zip(which.tolist(), counts, strict=True):
             if count.min() < 0 or count.max() > self._k:
                 reason = f"num_objects is {count.tolist()}, expected 0 to {self._k}"
-                raise BadRecord(self._path, number, reason)
+                raise file.bad(reason, number)
         real = np.arange(self._k) < counts[..., None]
         objects: dict[str, torch.Tensor] = {}
         if self._attributes:
-            attributes = np.asarray(file["attributes"][rows])  # pyright: ignore
-            mask, kinds = self._same_rows(layers, attributes, counts, which)
+            attributes = file.read("attributes", rows, record)
+            mask, kinds = self._same_rows(file, layers, attributes, counts, which)
             present = np.stack([visible(m, self.max_objects) for m in mask])
             for i, name in enumerate(("color", "material", "shape")):
                 objects[name] = torch.from_numpy(kinds[..., i].copy())
@@ -101,6 +94,7 @@ class AuthorsLayout:
 
     def _same_rows(
         self,
+        file: H5File,
         layers: NDArray[np.bool_],
         attributes: NDArray[np.uint8],
         counts: NDArray[np.int64],
@@ -114,7 +108,7 @@ class AuthorsLayout:
             frames: list[list[Detection]] = []
             for t, count in enumerate(counts[b].tolist()):
                 codes = attributes[b, t, :count].tolist()
-                looks = [self._kind(c, int(which[b])) for c in codes]
+                looks = [_kind(c, file, int(which[b])) for c in codes]
                 frames.append(
                     [
                         Detection(kind, layers[b, t, i].astype(np.uint8), 0.0)
@@ -126,11 +120,11 @@ class AuthorsLayout:
                 kinds[b, : len(rows)] = rows
         return mask, kinds
 
-    def _kind(self, codes: list[int], number: int) -> Kind:
-        if any(not 0 < c < len(table) for c, table in zip(codes, _CODES, strict=True)):
-            reason = f"attributes has the codes {codes}, expected 1-8, 1-2 and 1-3"
-            raise BadRecord(self._path, number, reason)
-        return _CODES[0][codes[0]], _CODES[1][codes[1]], _CODES[2][codes[2]]
+
+def _kind(codes: list[int], file: H5File, number: int) -> Kind:
+    if any(not 0 < c < len(table) for c, table in zip(codes, _CODES, strict=True)):
+        raise file.bad(f"attributes has the codes {codes}, expected 1-8, 1-2 and 1-3", number)
+    return _CODES[0][codes[0]], _CODES[1][codes[1]], _CODES[2][codes[2]]
 
 
 def _flatten(layers: NDArray[Any]) -> NDArray[np.uint8]:

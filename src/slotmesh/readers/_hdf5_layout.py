@@ -1,16 +1,18 @@
 """The layout of slotmesh's own HDF5 files; :mod:`slotmesh.readers._hdf5_writer` writes them.
 
-Layout, version 1. All datasets but ``skipped/*`` have the same first length ``n``::
+Layout, version 2. All datasets but ``skipped/*`` have the same first length ``n``::
 
     attributes of the file
       format            "slotmesh-samples"
-      format_version    1
+      format_version    2
       kind              "image", "video" or "vectors"
       source            name of the world ("clevr") or of the dataset that was converted
       settings          JSON object with sorted keys: seed, size, split, ... of the source
       slotmesh_version  version that wrote the file
       n                 number of samples
       n_source          number of records asked for: n and those skipped
+      digest            SHA-256 of the other attributes, the names, shapes and types of all
+                        datasets, and the records skipped (:func:`digest`)
     datasets
       images     uint8  (n, 3, H, W), or (n, T, 3, H, W) where kind is "video"; RGB
       masks      uint8  (n, H, W), or (n, T, H, W); object i of the table is i + 1, 0 background
@@ -18,19 +20,27 @@ Layout, version 1. All datasets but ``skipped/*`` have the same first length ``n
                         the column changes over time; padded with zeros
       present    bool   (n, max_objects), or (n, T, max_objects)
       index      int64  (n): which samples of the source these are
+      checksum   uint32 (n): CRC-32 of the row in all other columns (:func:`checksums`)
       skipped/index   int64  (k): records that could not be read (``convert --skip-bad``)
       skipped/reason  str    (k): why
 
 They are the fields of :class:`~slotmesh.worlds.Sample` under these names. Where ``kind`` is
 "vectors", ``inputs`` (n, elements, dim) and ``targets`` (n, objects, dim), float32, stand in place
 of images, masks, objects and present. All but ``skipped/*`` are chunked along the first axis,
-compressed (gzip) and carry checksums (fletcher32), so that damage is an error on reading.
+compressed (gzip) and carry checksums (fletcher32).
+
+Damage is an error on reading. HDF5's own checksums miss some: it fills in zeros where it finds no
+chunk, and has none for strings of variable length. Hence strings of fixed length, the digest, held
+against the file when it is opened, and the checksum of each row, held against what is read of it.
+The structures of HDF5 are those of its version 1.10, which have checksums too; of the older ones,
+damaged, the library can crash. Files of version 1 had none of these.
 """
 
+import hashlib
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -41,7 +51,9 @@ from slotmesh.worlds.random_objects import VectorSample
 from slotmesh.worlds.sample import Sample
 
 FORMAT = "slotmesh-samples"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+LIBVER = ("v110", "v110")
+"""The version of HDF5's structures."""
 
 # Small chunks keep reading one image cheap; blocks bound what a kill can lose, and the memory.
 _CHUNK_BYTES = 256 * 1024
@@ -75,15 +87,35 @@ def columns_of(record: Sample | VectorSample) -> Columns:
         tensors = {"images": record.image, "masks": record.mask}
         tensors |= {f"objects/{name}": column for name, column in record.objects.items()}
         tensors |= {"present": record.present, "index": record.index}
-    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+    columns = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+    return columns | {"checksum": checksums(columns)}
 
 
-def read_source(path: Path | str) -> tuple[str, dict[str, Any]]:
-    """Source and settings of a file of this layout; empty for one of another."""
-    with h5py.File(path, "r") as file:
-        if file.attrs.get("format") != FORMAT:
-            return "", {}
-        return str(file.attrs["source"]), json.loads(str(file.attrs["settings"]))
+def checksums(columns: Columns) -> NDArray[np.uint32]:
+    """CRC-32 of each row: its bytes in all columns, by their names in order. ``(n)``."""
+    n = len(columns["index"])
+    rows: list[NDArray[np.uint8]] = []
+    for name in sorted(columns):
+        values = columns[name]
+        values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        rows.append(np.frombuffer(values, np.uint8).reshape(n, values.nbytes // n))
+    found = np.zeros(n, np.uint32)
+    for i in range(n):
+        checksum = 0
+        for row in rows:
+            checksum = zlib.crc32(row[i], checksum)
+        found[i] = checksum
+    return found
+
+
+def digest(attributes: dict[str, Any], like: Like, skipped: list[Skipped]) -> str:
+    """SHA-256 of what a file is but for its rows; ``like`` has the whole shapes here."""
+    described = {
+        "attributes": {name: value for name, value in attributes.items() if name != "digest"},
+        "datasets": {name: [*shape, dtype.str] for name, (shape, dtype) in like.items()},
+        "skipped": [[s.index, s.reason] for s in skipped],
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
 def read_skipped(file: h5py.File) -> list[Skipped]:
@@ -120,29 +152,52 @@ def create(file: h5py.File, like: Like, rows: int) -> None:
 
 def write_attributes(file: h5py.File, identity: dict[str, Any], rows: int) -> None:
     """What the file is, and how many samples it holds."""
-    file.attrs.update(identity)
-    file.attrs["n"] = rows
     images = file.get("images")
     video = isinstance(images, h5py.Dataset) and images.ndim == 5
-    file.attrs["kind"] = "vectors" if images is None else "video" if video else "image"
+    kind = "vectors" if images is None else "video" if video else "image"
+    for name, value in (identity | {"n": rows, "kind": kind}).items():
+        file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
 
 
 def read_attributes(file: h5py.File) -> dict[str, Any]:
-    """The attributes as plain Python values; h5py gives numbers as numpy's."""
-    values: dict[str, Any] = dict(file.attrs)
-    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
+    """The attributes as plain Python values; h5py gives numbers and texts as numpy's."""
+    values: dict[str, Any] = {name: plain(value) for name, value in file.attrs.items()}
+    return values
+
+
+def plain(value: Any) -> Any:
+    """A number or text of HDF5 as Python's."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def write_skipped(file: h5py.File, skipped: list[Skipped]) -> None:
     """The records that are left out."""
-    file["skipped/index"] = np.array([s.index for s in skipped], dtype=np.int64)
-    file.create_dataset(
-        "skipped/reason", data=[s.reason for s in skipped], dtype=h5py.string_dtype()
-    )
+    which = np.array([s.index for s in skipped], dtype=np.int64)
+    reasons = [s.reason.encode() for s in skipped]
+    longest = max(map(len, reasons), default=1)
+    # Assignment would note the time in the group, and no two files would be the same.
+    file.create_dataset("skipped/index", data=which)
+    file.create_dataset("skipped/reason", data=np.array(reasons, dtype=f"S{max(longest, 1)}"))
+
+
+def seal(file: h5py.File, skipped: list[Skipped]) -> None:
+    """The last attribute to write: the digest of all the others."""
+    file.attrs["digest"] = np.bytes_(_digest_of(file, skipped).encode())
+
+
+def is_sealed(file: h5py.File, skipped: list[Skipped]) -> bool:
+    """Whether the digest is there and right."""
+    return plain(file.attrs.get("digest")) == _digest_of(file, skipped)
+
+
+def _digest_of(file: h5py.File, skipped: list[Skipped]) -> str:
+    like: Like = {name: (d.shape, d.dtype) for name, d in datasets(file)}
+    return digest(read_attributes(file), like, skipped)
 
 
 def datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
-    """All datasets with a row a sample, with their names."""
+    """All datasets with a row for each sample, with their names."""
     names: list[str] = []
     file.visit(names.append)
     for name in names:

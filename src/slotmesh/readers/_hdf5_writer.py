@@ -24,6 +24,7 @@ import slotmesh
 from slotmesh.readers._hdf5_layout import (
     FORMAT,
     FORMAT_VERSION,
+    LIBVER,
     Columns,
     Like,
     Skipped,
@@ -32,9 +33,11 @@ from slotmesh.readers._hdf5_layout import (
     create,
     dataset,
     datasets,
+    is_sealed,
     read_attributes,
     read_skipped,
     rows_of_block,
+    seal,
     write_attributes,
     write_skipped,
 )
@@ -164,7 +167,8 @@ class _Blocks:
                 theirs = read_attributes(file)
                 rows = int(theirs["n"])
                 skipped = read_skipped(file)
-        except (OSError, KeyError):
+                sealed = is_sealed(file, skipped)
+        except (OSError, KeyError, RuntimeError, ValueError, TypeError, AssertionError):
             return False
         for name, mine in self.identity.items():
             if theirs.get(name) != mine:
@@ -173,6 +177,8 @@ class _Blocks:
                     f"expected {mine!r}. Delete that folder to start afresh, or choose another "
                     "name for the file."
                 )
+        if not sealed:
+            return False
         self.paths.append(path)
         self.skipped += skipped
         self.position += rows + len(skipped)
@@ -210,12 +216,13 @@ class _Blocks:
         columns = {k: np.concatenate([p[k] for p in self._pending]) for k in self._pending[0]}
         # In memory first: a full disk is then an ordinary error, and not one inside HDF5.
         memory = io.BytesIO()
-        with h5py.File(memory, "w") as file:
+        with h5py.File(memory, "w", libver=LIBVER) as file:
             create(file, _like(columns), self._rows)
             write_attributes(file, self.identity, self._rows)
             write_skipped(file, self._new_skipped)
             for name, values in columns.items():
                 dataset(file, name)[...] = values
+            seal(file, self._new_skipped)
         path = self.folder / f"{len(self.paths):08d}.h5"
         temporary = self.folder / f"block-{os.getpid()}.tmp"
         try:
@@ -240,10 +247,11 @@ def _join(blocks: list[Path], path: Path, skipped: list[Skipped], identity: dict
         with h5py.File(block, "r") as file:
             counts.append(int(read_attributes(file)["n"]))
             like = like or {name: (d.shape[1:], d.dtype) for name, d in datasets(file)}
-    with _Sink(path, "w+b") as sink, h5py.File(sink, "w") as whole:
+    with _Sink(path, "w+b") as sink, h5py.File(sink, "w", libver=LIBVER) as whole:
         create(whole, like, sum(counts))
         write_attributes(whole, identity, sum(counts))
         write_skipped(whole, skipped)
+        seal(whole, skipped)
         start = 0
         for block, count in zip(blocks, counts, strict=True):
             with h5py.File(block, "r") as file:

@@ -5,28 +5,37 @@ import json
 from pathlib import Path
 from typing import Any
 
+from slotmesh.readers import _door
 from slotmesh.readers.errors import BadRecord
+
+# The largest in use, CLEVR's training scenes, has a few hundred million.
+_MOST_BYTES = 1 << 31
 
 
 def load(path: Path, record: int | str | None = None) -> dict[str, Any]:
     """The object in a JSON file."""
+    raw = _door.read(path, record, most=_MOST_BYTES)
     # Parsing makes millions of containers and no garbage; looking for it takes most of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise BadRecord(path, record, "the file is missing") from None
-    except OSError as error:
-        raise BadRecord(path, record, f"it cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadRecord(path, record, f"it is not JSON: {error}") from error
+        found = parse(raw, path, record)
     finally:
         if collecting:
             gc.enable()
     if not isinstance(found, dict):
         raise BadRecord(path, record, f"it holds {_kind(found)}, expected an object")
     return found
+
+
+def parse(text: str | bytes, path: Path, record: int | str | None = None) -> Any:
+    """What JSON text holds; the path and the record are for the error."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise BadRecord(path, record, "its JSON is nested too deeply") from error
+    except ValueError as error:
+        raise BadRecord(path, record, f"it is not JSON: {error}") from error
 
 
 class Fields:
@@ -125,7 +134,10 @@ class Fields:
 
     def _wrong(self, name: str, value: Any, expected: str) -> BadRecord:
         at = f"{self.where}.{name}" if self.where else name
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except RecursionError:
+            shown = "nested too deeply"
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return self.bad(f"{at} is {shown}, expected {expected}")
 

@@ -1,64 +1,128 @@
 """The layout of slotmesh's own HDF5 files, for reading."""
 
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import h5py
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from slotmesh.readers._h5 import dataset
-from slotmesh.readers._hdf5_layout import FORMAT_VERSION
-from slotmesh.readers.errors import BadRecord
+from slotmesh.readers import _json
+from slotmesh.readers._h5 import H5File, Rows
+from slotmesh.readers._hdf5_layout import (
+    FORMAT,
+    FORMAT_VERSION,
+    Columns,
+    Like,
+    Skipped,
+    checksums,
+    digest,
+)
 from slotmesh.worlds.sample import Sample
 
 
+@dataclass(frozen=True)
+class Header:
+    """What the attributes of a file say."""
+
+    kind: str
+    """Image, video or vectors."""
+    source: str
+    """World or dataset."""
+    settings: dict[str, Any]
+    """Those of the source."""
+    sealed: bool
+    """Whether there are checksums; files of version 1 have none."""
+
+
+def read_header(file: H5File) -> Header | None:
+    """What a file is, its structure held against its digest; None where it has another layout."""
+    if file.attribute("format") != FORMAT:
+        return None
+    attributes = file.attributes()
+    version = attributes.get("format_version")
+    if version not in range(1, FORMAT_VERSION + 1):
+        expected = f"expected 1 to {FORMAT_VERSION}. Update slotmesh"
+        raise file.bad(f"its format_version is {version}, {expected}")
+    sealed = version > 1 or "digest" in attributes or "checksum" in file.names()
+    if sealed:
+        _check_structure(file, attributes)
+    settings = _json.parse(str(attributes.get("settings", "{}")), file.path)
+    if not isinstance(settings, dict):
+        raise file.bad(f"its settings are {settings!r}, expected a JSON object")
+    source = str(attributes.get("source", ""))
+    return Header(str(attributes.get("kind")), source, settings, sealed)
+
+
+def _check_structure(file: H5File, attributes: dict[str, Any]) -> None:
+    names = [n for n in file.names() if n not in ("objects", "skipped")]
+    names += [f"objects/{n}" for n in file.names("objects")]
+    found = {n: file.dataset(n) for n in names}
+    like: Like = {n: (d.shape, d.dtype) for n, d in found.items()}
+    which, why = file.read("skipped/index", slice(None)), file.texts("skipped/reason")
+    skipped = [Skipped(int(i), reason) for i, reason in zip(which, why, strict=False)]
+    if attributes.get("digest") != digest(attributes, like, skipped):
+        raise file.bad("its structure is not that of its digest: it is damaged, or was changed")
+
+
+def read_columns(file: H5File, names: list[str], rows: Rows, which: NDArray[np.int64]) -> Columns:
+    """Some rows of all columns; held against their checksums where those are among them."""
+    record = int(which[0]) if len(which) == 1 else None
+    found = {name: file.read(name, rows, record) for name in names}
+    if "checksum" in found:
+        stored = found.pop("checksum")
+        wrong = np.flatnonzero(checksums(found) != stored)
+        if len(wrong):
+            raise file.bad("its checksum is wrong: it is damaged", int(which[wrong[0]]))
+    return found
+
+
 class OwnLayout:
-    """The layout that :mod:`slotmesh.readers._hdf5_layout` describes."""
+    """The layout that :mod:`slotmesh.readers._hdf5_layout` describes.
+
+    Args:
+        file: The open file.
+        header: What its attributes say.
+    """
 
     dataset = ""
 
-    def __init__(self, file: h5py.File, path: Path) -> None:
-        self._path = path
-        version, kind = file.attrs.get("format_version"), file.attrs.get("kind")
-        if version != FORMAT_VERSION:
-            reason = f"its format_version is {version}, expected {FORMAT_VERSION}. Update slotmesh"
-            raise BadRecord(path, None, reason)
-        if kind not in ("image", "video"):
-            reason = f"its kind is {kind!r}, expected 'image' or 'video' (VectorReader has vectors)"
-            raise BadRecord(path, None, reason)
-        dims = 5 if kind == "video" else 4
-        images = dataset(file, path, "images", np.uint8, dims)
+    def __init__(self, file: H5File, header: Header) -> None:
+        if header.kind not in ("image", "video"):
+            expected = "expected 'image' or 'video' (VectorReader has vectors)"
+            raise file.bad(f"its kind is {header.kind!r}, {expected}")
+        dims = 5 if header.kind == "video" else 4
+        images = file.dataset("images", np.uint8, dims)
         self.n = images.shape[0]
-        masks = dataset(file, path, "masks", np.uint8, dims - 1)
-        present = dataset(file, path, "present", np.bool_, dims - 2)
-        index = dataset(file, path, "index", np.int64, 1)
+        masks = file.dataset("masks", np.uint8, dims - 1)
+        present = file.dataset("present", np.bool_, dims - 2)
+        index = file.dataset("index", np.int64, 1)
         expected = (*images.shape[: dims - 3], *images.shape[-2:])
-        if images.shape[-3] != 3 or masks.shape != expected:
-            reason = f"images have shape {images.shape} and masks {masks.shape}: they do not fit"
-            raise BadRecord(path, None, reason)
+        if images.shape[-3] != 3 or masks.shape != expected or 0 in images.shape[1:]:
+            raise file.bad(
+                f"images have shape {images.shape} and masks {masks.shape}: they do not fit"
+            )
         self.max_objects = present.shape[-1]
-        group = file.get("objects")
-        names = list(group) if isinstance(group, h5py.Group) else []
-        self._columns = [f"objects/{name}" for name in names]
-        columns = [dataset(file, path, name, None, None) for name in self._columns]
-        for each in (masks, present, index, *columns):
+        columns = [f"objects/{name}" for name in file.names("objects")]
+        found: dict[str, h5py.Dataset] = {name: file.dataset(name) for name in columns}
+        found |= {"masks": masks, "present": present, "index": index}
+        if header.sealed:
+            found["checksum"] = file.dataset("checksum", np.uint32, 1)
+        for name, each in found.items():
             if each.shape[:1] != (self.n,):
-                reason = f"{each.name} has shape {each.shape}, expected {self.n} rows as in images"
-                raise BadRecord(path, None, reason)
+                expected = f"expected {self.n} rows as in images"
+                raise file.bad(f"{name} has shape {each.shape}, {expected}")
+        self._names = ["images", *found]
 
-    def read(
-        self, file: h5py.File, rows: slice | NDArray[np.int64], which: NDArray[np.int64]
-    ) -> Sample:
-        """Some rows, in the order of the file."""
-
-        def get(name: str) -> torch.Tensor:
-            return torch.from_numpy(np.asarray(file[name][rows]))  # pyright: ignore
-
+    def read(self, file: H5File, rows: Rows, which: NDArray[np.int64]) -> Sample:
+        """Some rows, in the order of the file; ``which`` are their numbers."""
+        columns = read_columns(file, self._names, rows, which)
+        tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
         return Sample(
-            image=get("images"),
-            mask=get("masks"),
-            objects={name.removeprefix("objects/"): get(name) for name in self._columns},
-            present=get("present"),
-            index=get("index"),
+            image=tensors.pop("images"),
+            mask=tensors.pop("masks"),
+            present=tensors.pop("present"),
+            index=tensors.pop("index"),
+            objects={name.removeprefix("objects/"): values for name, values in tensors.items()},
         )

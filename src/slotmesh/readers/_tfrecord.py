@@ -13,6 +13,7 @@ from array import array
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from slotmesh.readers import _door
 from slotmesh.readers._crc32c import masked_crc32c
 from slotmesh.readers.errors import BadRecord
 
@@ -97,7 +98,8 @@ class RecordFile:
 
     def _rewind(self) -> None:
         self.close()
-        opened = gzip.GzipFile(self.path, "rb") if self.compressed else self.path.open("rb")
+        raw = _door.enter(self.path)
+        opened = _Gzipped(raw) if self.compressed else raw
         # A forked process must not move the position of its parent's file.
         self._stream, self._owner, self._next = cast(BinaryIO, opened), os.getpid(), 0
 
@@ -174,9 +176,21 @@ class RecordFile:
         )
 
 
+class _Gzipped(gzip.GzipFile):
+    """A compressed file that closes the one it reads from."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        super().__init__(fileobj=raw, mode="rb")
+
+    def close(self) -> None:
+        super().close()
+        self._raw.close()
+
+
 def _is_compressed(path: Path) -> bool:
     """Whether the file is gzipped; a plain file's first length may look the same by chance."""
-    with path.open("rb") as file:
+    with _door.enter(path) as file:
         head = file.read(_HEADER)
     if head[:3] != b"\x1f\x8b\x08":
         return False

@@ -4,11 +4,25 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
+from slotmesh.readers import _door
 from slotmesh.readers._images import Pixels
+from slotmesh.readers._mp4 import claimed_samples
 from slotmesh.readers.errors import BadRecord
+
+# CLEVRER has h264; the other is what encoders without it make of an mp4.
+_CODECS = ("h264", "mpeg4")
+# CLEVRER's have a quarter of a million.
+_MOST_BYTES = 1 << 28
+_MOST_SAMPLES = 1 << 22
+_DECODING = {
+    # Without this, damage is painted over with what the neighbours show.
+    "err_detect": "explode",
+    "max_pixels": str(1 << 25),
+}
 
 
 def require_av(reader: str) -> ModuleType:
@@ -25,28 +39,45 @@ def require_av(reader: str) -> ModuleType:
 def load_frames(path: Path, frames: Sequence[int], record: int | str | None = None) -> list[Pixels]:
     """These frames, in this order: uint8 ``(H, W, 3)`` each."""
     av = require_av("load_frames")
-    if not path.is_file():
-        raise BadRecord(path, record, "the file is missing")
     wanted, found = set(frames), dict[int, Pixels]()
     count = 0
-    try:
-        with av.open(str(path)) as container:
-            if not container.streams.video:
-                raise BadRecord(path, record, "it holds no video")
-            # Without this, damage is painted over with what the neighbours show.
-            container.streams.video[0].codec_context.options = {"err_detect": "explode"}
-            # The frames in between must be decoded too, since each builds on those before.
-            for count, frame in enumerate(container.decode(video=0), 1):
-                if frame.is_corrupt:
-                    raise BadRecord(path, record, f"its frame {count - 1} is damaged")
-                if count - 1 in wanted:
-                    found[count - 1] = np.asarray(frame.to_ndarray(format="rgb24"))
-                if len(found) == len(wanted):
-                    break
-    except (av.error.FFmpegError, OSError, EOFError, IndexError) as error:
-        raise BadRecord(path, record, f"it is not a video, or damaged: {error}") from error
+    with _door.enter(path, record, most=_MOST_BYTES) as file:
+        try:
+            samples = claimed_samples(file)
+            if samples > _MOST_SAMPLES:
+                reason = f"it claims {samples:,} samples, expected at most {_MOST_SAMPLES:,}"
+                raise BadRecord(path, record, reason)
+            # Any other format is not for this reader, and some would open files that they name.
+            options = _DECODING | {"protocol_whitelist": "none"}
+            with av.open(file, mode="r", format="mp4", options=options) as container:
+                _check_codec(container, path, record)
+                container.streams.video[0].codec_context.options = _DECODING
+                # The frames in between must be decoded too, since each builds on those before.
+                for count, frame in enumerate(container.decode(video=0), 1):
+                    if frame.is_corrupt:
+                        raise BadRecord(path, record, f"its frame {count - 1} is damaged")
+                    if count - 1 in wanted:
+                        found[count - 1] = np.asarray(frame.to_ndarray(format="rgb24"))
+                    if len(found) == len(wanted):
+                        break
+        except BadRecord:
+            raise
+        except (av.error.FFmpegError, OSError, EOFError, IndexError, ValueError) as error:
+            raise BadRecord(path, record, f"it is not an mp4, or damaged: {error}") from error
     if len(found) < len(wanted):
         raise BadRecord(
             path, record, f"it has {count} frames, expected at least {max(wanted) + 1}: cut short?"
         )
+    if len({pixels.shape for pixels in found.values()}) > 1:
+        raise BadRecord(path, record, "its frames differ in size")
     return [found[f] for f in frames]
+
+
+def _check_codec(container: Any, path: Path, record: int | str | None) -> None:
+    if not container.streams.video:
+        raise BadRecord(path, record, "it holds no video")
+    context = container.streams.video[0].codec_context
+    codec = None if context is None else context.name
+    if codec not in _CODECS:
+        expected = " or ".join(_CODECS)
+        raise BadRecord(path, record, f"its codec is {codec or 'unknown'}, expected {expected}")

@@ -83,7 +83,7 @@ class ClevrReader(Reader):
         if not self._images.is_dir():
             raise missing("ClevrReader", f"{self._images} does not exist", _LAYOUT)
         self._scenes_path = root / "scenes" / f"CLEVR_{part}_scenes.json"
-        if self._scenes_path.is_file():
+        if self._scenes_path.exists():
             self._scenes = _Scenes(self._scenes_path, wanted)
         elif part == "test":
             self._scenes = _Unlabelled(self._images, wanted)
@@ -126,12 +126,20 @@ class _Scenes:
             # A scene that cannot be read is kept, to be an error when its turn comes.
             if not isinstance(number, int) or number in wanted:
                 self._places.append(place)
-                self._texts.append(json.dumps(short))
+                self._texts.append(self._short(short, place))
                 self.files.append(name if isinstance(name, str) else "")
+
+    def _short(self, scene: Any, place: int) -> str:
+        try:
+            return json.dumps(scene)
+        except RecursionError as error:
+            raise BadRecord(self._path, place, "its JSON is nested too deeply") from error
 
     def table(self, row: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
         """Columns and presence of one scene."""
-        scene = _json.Fields(json.loads(self._texts[row]), self._path, self._places[row])
+        place = self._places[row]
+        found = _json.parse(self._texts[row], self._path, place)
+        scene = _json.Fields(found, self._path, place)
         name = scene.text("image_filename")
         if name != Path(name).name or not name:
             raise scene.bad(f"image_filename is {name!r}, expected a name without a folder")

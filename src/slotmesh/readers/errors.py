@@ -10,7 +10,7 @@ class BadRecord(ValueError):  # noqa: N818 (it names what was found)
     Args:
         path: The file.
         record: Which record of it, where a file holds several.
-        reason: What came, and what was expected.
+        reason: What was found, and what was expected.
         rest_lost: True where nothing after this record can be found in the file either.
 
     Example:
@@ -29,7 +29,7 @@ class BadRecord(ValueError):  # noqa: N818 (it names what was found)
         self.reason = reason
         self.rest_lost = rest_lost
         where = f"{path}" if record is None else f"{path}, record {record}"
-        super().__init__(f"{where}: {reason}")
+        super().__init__(_one_line(f"{where}: {reason}"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes send errors home pickled; the default would pass the message alone.
@@ -38,3 +38,9 @@ class BadRecord(ValueError):  # noqa: N818 (it names what was found)
 
 def _rebuild(path: str, record: int | str | None, reason: str, rest_lost: bool) -> BadRecord:
     return BadRecord(path, record, reason, rest_lost=rest_lost)
+
+
+def _one_line(text: str) -> str:
+    """Names in files can hold line breaks and commands to a terminal: shown as escapes."""
+    shown = (" " if c.isspace() else c for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)

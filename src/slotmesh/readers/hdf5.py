@@ -1,19 +1,16 @@
 """HDF5 files: slotmesh's own export, and the layout of the MESH authors' files."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import h5py
 import numpy as np
 import torch
 
 from slotmesh.readers._authors import AuthorsLayout
-from slotmesh.readers._h5 import open_file
-from slotmesh.readers._hdf5_layout import FORMAT
-from slotmesh.readers._own import OwnLayout
+from slotmesh.readers._h5 import H5File
+from slotmesh.readers._own import OwnLayout, read_header
 from slotmesh.readers.clevrer import SHORT_VIDEOS, ClevrerReader
 from slotmesh.readers.clevrtex import ClevrTexReader
 from slotmesh.readers.errors import BadRecord
@@ -57,6 +54,10 @@ class HDF5Reader(Reader):
     """
 
     name: ClassVar[str] = "hdf5"
+    source: str
+    """World or dataset that our own file is from; empty for the authors' files."""
+    settings: dict[str, Any]
+    """Settings of the source, as our own file has them."""
 
     def __init__(
         self,
@@ -69,21 +70,28 @@ class HDF5Reader(Reader):
             raise ValueError(f"HDF5Reader: channels is {channels!r}, expected auto, rgb or bgr.")
         self.path = Path(root)
         self.split = split
-        self._file: h5py.File | None = None
+        self._file: H5File | None = None
         self._owner = 0
         file = self._open()
-        own = file.attrs.get("format") == FORMAT
-        self._layout = OwnLayout(file, self.path) if own else AuthorsLayout(file, self.path)
+        try:
+            header = read_header(file)
+            self._layout = AuthorsLayout(file) if header is None else OwnLayout(file, header)
+        except BadRecord:
+            # Else HDF5 keeps others from writing a better one as long as the error is around.
+            file.close()
+            raise
         self.max_objects = self._layout.max_objects
-        settings = json.loads(str(file.attrs.get("settings", "{}"))) if own else {}
-        self.has_masks = bool(settings.get("has_masks", True))
+        self.source = "" if header is None else header.source
+        self.settings = {} if header is None else header.settings
+        self.has_masks = bool(self.settings.get("has_masks", True))
         bgr = self._layout.dataset in ("clevrtex", "clevrer")
         self._flip = bgr if channels == "auto" else channels == "bgr"
         splits = {"all": range(self._layout.n), **_SPLITS.get(self._layout.dataset, {})}
-        rows = [i for i in choose("HDF5Reader", split, splits) if i < self._layout.n]
+        wanted = choose("HDF5Reader", split, splits)
+        rows = np.arange(wanted.start, min(wanted.stop, self._layout.n), wanted.step)
         if self._layout.dataset == "clevrer":
-            rows = [i for i in rows if i not in SHORT_VIDEOS]
-        self._rows = np.array(rows, dtype=np.int64)
+            rows = rows[~np.isin(rows, list(SHORT_VIDEOS))]
+        self._rows = rows.astype(np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_file": None}
@@ -100,13 +108,12 @@ class HDF5Reader(Reader):
         rows = slice(int(which[0]), int(which[-1]) + 1) if dense else which
         try:
             sample = self._layout.read(file, rows, which)
-        except OSError as error:
-            if len(which) == 1:
-                reason = f"it cannot be read, the file is damaged or cut short: {error}"
-                raise BadRecord(self.path, int(which[0]), reason) from error
-            for i in index:
-                self.make([i])
-            raise BadRecord(self.path, None, f"it cannot be read: {error}") from error
+        except BadRecord as bad:
+            if bad.record is None:
+                # Of several rows, say which one is at fault.
+                for i in index if len(which) > 1 else ():
+                    self.make([i])
+            raise
         order = torch.from_numpy(back)
         image = sample.image[order]
         source = sample.index if isinstance(self._layout, OwnLayout) else None
@@ -118,9 +125,9 @@ class HDF5Reader(Reader):
             index=torch.tensor(index) if source is None else source[order],
         )
 
-    def _open(self) -> h5py.File:
+    def _open(self) -> H5File:
         # A forked process must not use its parent's file.
         if self._file is None or self._owner != os.getpid():
-            self._file = open_file("HDF5Reader", self.path)
+            self._file = H5File("HDF5Reader", self.path)
             self._owner = os.getpid()
         return self._file

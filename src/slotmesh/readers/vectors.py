@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor
 
-from slotmesh.readers._h5 import dataset, open_file
-from slotmesh.readers._hdf5_layout import FORMAT, FORMAT_VERSION
-from slotmesh.readers.errors import BadRecord
+from slotmesh.readers._h5 import H5File
+from slotmesh.readers._own import read_columns, read_header
 from slotmesh.worlds.random_objects import VectorSample
+
+# Vectors of random numbers hardly shrink: more is a claim, and all of it is held in memory.
+_MOST_GROWTH = 16
+_MOST_SMALL = 1 << 24
 
 
 class VectorReader:
@@ -27,20 +29,26 @@ class VectorReader:
     """
 
     def __init__(self, root: Path | str) -> None:
-        path = Path(root)
-        with open_file("VectorReader", path) as file:
-            found = (file.attrs.get("format"), file.attrs.get("format_version"))
-            kind = file.attrs.get("kind")
-            if found != (FORMAT, FORMAT_VERSION) or kind != "vectors":
-                reason = f"its format is {found} of kind {kind!r}, expected {FORMAT}, 'vectors'"
-                raise BadRecord(path, None, reason)
-            inputs = dataset(file, path, "inputs", np.float32, 3)
-            targets = dataset(file, path, "targets", np.float32, 3)
-            index = dataset(file, path, "index", np.int64, 1)
-            if not len(inputs) == len(targets) == len(index):
-                reason = f"inputs, targets and index have {len(inputs)}, {len(targets)} and "
-                raise BadRecord(path, None, reason + f"{len(index)} rows, expected as many each")
-            self._data = VectorSample(*(_load(d, path) for d in (inputs, targets, index)))
+        with H5File("VectorReader", Path(root)) as file:
+            header = read_header(file)
+            if header is None:
+                raise file.bad("it has no layout of ours, expected what `data export` writes")
+            if header.kind != "vectors":
+                raise file.bad(f"its kind is {header.kind!r}, expected 'vectors'")
+            inputs = file.dataset("inputs", np.float32, 3)
+            targets = file.dataset("targets", np.float32, 3)
+            index = file.dataset("index", np.int64, 1)
+            n = len(inputs)
+            if not n == len(targets) == len(index):
+                reason = f"inputs, targets and index have {n}, {len(targets)} and {len(index)} rows"
+                raise file.bad(f"{reason}, expected as many each")
+            claimed, stored = inputs.nbytes + targets.nbytes, file.path.stat().st_size
+            if claimed > _MOST_GROWTH * stored + _MOST_SMALL:
+                raise file.bad(f"it claims {claimed:,} bytes of vectors, and has {stored:,}")
+            names = ["inputs", "targets", "index", *(["checksum"] if header.sealed else [])]
+            found = read_columns(file, names, slice(None), np.arange(n))
+        tensors = {name: torch.from_numpy(values) for name, values in found.items()}
+        self._data = VectorSample(tensors["inputs"], tensors["targets"], tensors["index"])
 
     def __len__(self) -> int:
         return len(self._data)
@@ -55,10 +63,3 @@ class VectorReader:
             )
         data = self._data
         return VectorSample(data.inputs[which], data.targets[which], data.index[which])
-
-
-def _load(found: h5py.Dataset, path: Path) -> Tensor:
-    try:
-        return torch.from_numpy(np.asarray(found[:]))
-    except OSError as error:
-        raise BadRecord(path, None, f"{found.name} is damaged or cut short: {error}") from error

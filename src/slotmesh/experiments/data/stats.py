@@ -21,7 +21,6 @@ from slotmesh.experiments.data._source import (
     open_world,
 )
 from slotmesh.readers import HDF5Reader
-from slotmesh.readers._hdf5_layout import read_source
 from slotmesh.worlds import WORLDS, Sample, VectorSample
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -89,13 +88,12 @@ def _open(stats: Stats) -> tuple[Iterator[Sample | VectorSample], dict[str, Sequ
         )
     reader = HDF5Reader(stats.source, split="all")
     n = len(reader) if stats.n is None else min(stats.n, len(reader))
-    return _batches(reader, n, stats.batch_size), _names_in(stats.source)
-
-
-def _names_in(path: str) -> dict[str, Sequence[str]]:
-    """Names of the classes in a file: the world's where it was exported, the dataset's if not."""
-    source, settings = read_source(path)
-    return classes_of_world(source) if "seed" in settings else classes_of_dataset(source)
+    if n == 0:
+        raise ValueError(f"{stats.source} holds no samples, expected at least one.")
+    # The world's names where it was exported, the dataset's if not.
+    exported = "seed" in reader.settings
+    names = classes_of_world(reader.source) if exported else classes_of_dataset(reader.source)
+    return _batches(reader, n, stats.batch_size), names
 
 
 def _batches(source: Any, n: int, size: int) -> Iterator[Sample | VectorSample]:
