@@ -322,7 +322,9 @@ if __name__ == "job":
     for stream in (1, 2):
         os.dup2(sys.stdout.fileno(), stream)
     torch.set_num_threads(1)
-    multiprocessing.set_start_method("fork", force=True)  # what a process started by hand has
+    # What a process has that is started by hand; a script's & or nohup would let SIGINT be ignored.
+    multiprocessing.set_start_method("fork", force=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(job_env)
     try:
         globals()[job_name](**job_args)

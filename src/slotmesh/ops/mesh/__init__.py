@@ -74,7 +74,9 @@ def mesh(
         n_iters: Sinkhorn iterations in each step, and for the plan at the end.
         temperature: Of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
         noise: Standard deviation of the Gaussian noise that breaks ties, or the noise itself as a
-            tensor that broadcasts to the cost's shape.
+            tensor that broadcasts to the cost's shape. With 0, rows that are equal to the last bit
+            keep equal plans. Costs of equal slots that a matrix product made may differ by
+            rounding, depending on the processor, and rounding is amplified like any noise.
         generator: Source of the noise, for results that can be repeated.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
