@@ -11,6 +11,13 @@ import pytest
 import torch
 from hypothesis import settings
 
+# What a terminal or a job of a cluster says of itself changes what is printed and who takes part.
+for _name in list(os.environ):
+    if _name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
+        del os.environ[_name]
+    if _name.startswith(("SLURM_", "MASTER_", "LOCAL_", "WORLD_", "RANK")):
+        del os.environ[_name]
+
 # Examples are the same in every run; HYPOTHESIS_PROFILE=thorough looks further, at random.
 settings.register_profile(
     "quick", max_examples=25, deadline=None, derandomize=True, print_blob=True, database=None
