@@ -22,8 +22,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
-# The C of slotmesh is compiled for the processor at hand; -march is the last word here.
-_CC = "sh -c 'exec cc \"$@\" -march=%s' cc"
+# The C of slotmesh is compiled for the processor at hand, unless -march comes later.
+_CC = f"sh -c 'exec {os.environ.get('CC', 'cc')} \"$@\" -march=%s' cc"
 # What torch, MKL, oneDNN, OpenBLAS, NumPy, glibc and slotmesh look at to choose their code.
 INSTRUCTIONS: dict[str, dict[str, str]] = {
     "native": {},
@@ -67,7 +67,7 @@ class Configuration:
         """Its variables; those that another configuration sets are taken out."""
         ours = {name for variables in INSTRUCTIONS.values() for name in variables}
         ours |= {"SLOTMESH_SHUFFLE", "SLOTMESH_SOAK"}
-        found = {k: v for k, v in os.environ.items() if k not in ours}
+        found = {k: v for k, v in os.environ.items() if k not in ours or k == "CC"}
         found |= INSTRUCTIONS[self.instructions] | {"OMP_NUM_THREADS": str(self.threads)}
         if self.shuffled:
             found["SLOTMESH_SHUFFLE"] = str(seed)

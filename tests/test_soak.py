@@ -2,11 +2,13 @@
 
 import importlib.util
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -29,15 +31,15 @@ def test_signal():
 
 
 @pytest.fixture
-def soak():
+def soak(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("soak", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["soak"] = module
+    # Dataclasses look for the module that they are in.
+    monkeypatch.setitem(sys.modules, "soak", module)
     spec.loader.exec_module(module)
-    yield module
-    del sys.modules["soak"]
+    return module
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -114,7 +116,7 @@ def test_the_load_ends_with_what_asked_for_it() -> None:
         assert parent.communicate(timeout=600) == (b"", None)
 
 
-def test_what_the_configurations_cover(soak) -> None:
+def test_what_the_configurations_cover(soak: ModuleType) -> None:
     found = soak.CONFIGURATIONS.values()
     suites = [c for c in found if not c.campaign]
     assert {(c.instructions, c.threads) for c in suites} >= {
@@ -131,8 +133,33 @@ def test_what_the_configurations_cover(soak) -> None:
     assert soak.CONFIGURATIONS["plain"] == soak.Configuration("native", 1)
 
 
-def test_an_instruction_set_that_is_not_there(soak, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instruction_set_that_is_not_there(
+    soak: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(soak.NEEDS, "avx2", "avx1024")
     there = soak.CONFIGURATIONS["avx2-4"]
     assert soak.possible(there) == soak.replace(there, instructions="native")
     assert soak.possible(soak.CONFIGURATIONS["plain"]) == soak.CONFIGURATIONS["plain"]
+
+
+def test_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files and within them; each seed has one, which several workers find alike."""
+    shuffle = runpy.run_path(str(SCRIPT.with_name("conftest.py")))["pytest_collection_modifyitems"]
+    items = [SimpleNamespace(path=f"file {i // 9}", name=i) for i in range(90)]
+
+    def shuffled(seed: str) -> list[SimpleNamespace]:
+        monkeypatch.setenv("SLOTMESH_SHUFFLE", seed)
+        found = items.copy()
+        shuffle(found)
+        return found
+
+    first = shuffled("1")
+    assert first == shuffled("1") != shuffled("2")
+    assert sorted(item.name for item in first) == list(range(90))
+    files = [item.path for item in first[::9]]
+    assert files != sorted(files) == sorted({item.path for item in items})
+    assert [item.name for item in first[:9]] != sorted(item.name for item in first[:9])
+    monkeypatch.delenv("SLOTMESH_SHUFFLE")
+    same = items.copy()
+    shuffle(same)
+    assert same == items
