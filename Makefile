@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test check format docs clean
+.PHONY: help setup demo test soak check format docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ demo: $(READY) ## See MESH break a tie, learn live, and find objects
 
 test: $(READY) ## Run the tests, with the coverage of ops and nn
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov --cov-report=term
+
+soak: $(READY) ## Run the tests as other machines would, and long campaigns (an hour; ONLY="plain avx2-1" SEED=7)
+	@$(BIN)/python tests/soak.py --only "$(ONLY)" $(if $(SEED),--seed $(SEED))
 
 check: $(READY) ## Lint and type-check
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Settings that all tests share."""
 
 import os
+import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,6 +10,13 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 import torch
 from hypothesis import settings
+
+# What a terminal or a job of a cluster says of itself changes what is printed and who takes part.
+for _name in list(os.environ):
+    if _name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
+        del os.environ[_name]
+    if _name.startswith(("SLURM_", "MASTER_", "LOCAL_", "WORLD_", "RANK")):
+        del os.environ[_name]
 
 # Examples are the same in every run; HYPOTHESIS_PROFILE=thorough looks further, at random.
 settings.register_profile(
@@ -22,11 +30,30 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # Test tensors are small: threads would cost more than they bring, most of all beside pytest-xdist.
-torch.set_num_threads(1)
+# torch reads the variable itself.
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes seconds; leave out with -m 'not slow'")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With SLOTMESH_SHUFFLE=seed: files in random order, and the tests of each."""
+    seed = os.environ.get("SLOTMESH_SHUFFLE")
+    if seed is None:
+        return
+    rng = random.Random(seed)  # noqa: S311
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(str(item.path), []).append(item)
+    tests = list(files.values())
+    rng.shuffle(tests)
+    for some in tests:
+        rng.shuffle(some)
+    items[:] = [item for some in tests for item in some]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

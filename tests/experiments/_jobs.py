@@ -4,11 +4,13 @@ A process is forked from a server that has imported everything, which takes mill
 fresh interpreter takes seconds. It runs this file, and in it the function of the job's name.
 """
 
+import contextlib
 import csv
 import dataclasses
 import json
 import multiprocessing
 import os
+import random
 import runpy
 import signal
 import socket
@@ -36,7 +38,7 @@ _SERVER.set_forkserver_preload(
         "tensorboard.compat.tensorflow_stub",
     ]
 )
-TIMEOUT = 300
+TIMEOUT = 600
 
 
 def tiny(task: str, variant: str, out: Path, **changes: Any) -> Settings:
@@ -148,15 +150,22 @@ def run_job(log: Path, name: str, **args: Any) -> tuple[int, str]:
 
 def two_processes(log: Path, name: str, **args: Any) -> list[tuple[int, str]]:
     """The same job as ranks 0 and 1, as Lightning's launcher would start them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     jobs = [
         Job(log.with_suffix(f".{rank}"), name, {**shared, "LOCAL_RANK": str(rank)}, **args)
         for rank in (0, 1)
     ]
     return [(job.wait(), job.output) for job in jobs]
+
+
+def free_port() -> int:
+    """A port below those that systems give out by themselves, so that none takes it meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def state(folder: Path, name: str = "last") -> dict[str, Any]:
@@ -322,7 +331,9 @@ if __name__ == "job":
     for stream in (1, 2):
         os.dup2(sys.stdout.fileno(), stream)
     torch.set_num_threads(1)
-    multiprocessing.set_start_method("fork", force=True)  # what a process started by hand has
+    # What a process has that is started by hand; a script's & or nohup would let SIGINT be ignored.
+    multiprocessing.set_start_method("fork", force=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(job_env)
     try:
         globals()[job_name](**job_args)

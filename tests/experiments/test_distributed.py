@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ import slotmesh.cli
 from slotmesh.cli import main
 from slotmesh.experiments.settings import Settings
 
-from ._jobs import Job, flags, metrics, run_job, state, tiny, two_processes
+from ._jobs import Job, flags, free_port, metrics, run_job, state, tiny, two_processes
 
 pytestmark = [
     pytest.mark.slow,
@@ -74,12 +73,6 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
 # ---- how they are started ----
 
 
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
 def torchrun(rank: int, nodes: int) -> dict[str, str]:
     """What torchrun tells process ``rank`` of 2, on 1 or 2 machines."""
     return {
@@ -108,7 +101,7 @@ def slurm(rank: int, nodes: int) -> dict[str, str]:
 
 
 def start(launcher: Any, nodes: int, log: Path, settings: Settings) -> list[tuple[int, str]]:
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     jobs = [
         Job(
             log.with_suffix(f".{rank}"),

@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+# What is imported of this while there is a group of processes keeps the group, and with it threads
+# of gloo, which can abort the interpreter when it ends.
+import torch._dynamo
 import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
@@ -60,6 +64,13 @@ def main(folder: Path, rank: int, world: int) -> None:
     dist.init_process_group(
         "gloo", init_method=(folder / "meeting").as_uri(), rank=rank, world_size=world
     )
+    work(folder, rank)
+    dist.destroy_process_group()
+    threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    assert not any("gloo" in name for name in threads), threads
+
+
+def work(folder: Path, rank: int) -> None:
     data = torch.load(folder / "data.pt")
     results: dict[tuple[str, str], list[Any]] = {}
     for case, shares in SHARES.items():
@@ -69,7 +80,6 @@ def main(folder: Path, rank: int, world: int) -> None:
                     feed(metric, names, data, batch)
                 results.setdefault((case, key), []).append(result(metric))
     torch.save(results, folder / f"results-{rank}.pt")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

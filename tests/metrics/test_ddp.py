@@ -48,7 +48,7 @@ def run(tmp_path_factory):
         for rank in range(2)
     ]
     try:
-        printed = [process.communicate(timeout=120)[0] for process in processes]
+        printed = [process.communicate(timeout=600)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

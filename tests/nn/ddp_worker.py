@@ -9,6 +9,10 @@ import warnings
 from pathlib import Path
 
 import torch
+
+# What is imported of this while there is a group of processes keeps the group, and with it threads
+# of gloo, which can abort the interpreter when it ends.
+import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,6 +25,13 @@ def main(folder: Path, rank: int, world: int) -> None:
     dist.init_process_group(
         "gloo", init_method=(folder / "meeting").as_uri(), rank=rank, world_size=world
     )
+    work(folder, rank, world)
+    dist.destroy_process_group()
+    threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    assert not any("gloo" in name for name in threads), threads
+
+
+def work(folder: Path, rank: int, world: int) -> None:
     data = torch.load(folder / "data.pt")
     inputs = data["inputs"].chunk(world)[rank]
     weight = data["weight"]
@@ -33,7 +44,6 @@ def main(folder: Path, rank: int, world: int) -> None:
             (parallel(inputs).slots * weight).square().sum((-2, -1)).mean().backward()
         grads = {name: value.grad for name, value in module.named_parameters()}
         torch.save(grads, saved / f"gradients-{rank}.pt")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -71,13 +71,14 @@ def assert_same_attention(modules: list[SlotAttention], x: torch.Tensor, **given
             found, expected = parameter.grad, grads[name]
             assert (found is None) == (expected is None), name
             if found is not None and expected is not None:
-                scale = max(1.0, float(expected.abs().max()))
-                close(found[r] / scale, expected / scale, name)
+                close(found[r], expected, name)
 
 
 def close(found: Any, expected: Any, name: str = "") -> None:
+    """To some 5,000 roundings of the largest entry, or of 1."""
+    allowed = 1e-12 * max(1.0, float(expected.detach().abs().max()))
     torch.testing.assert_close(
-        found, expected, rtol=0.0, atol=1e-12, msg=lambda said: f"{name}: {said}"
+        found, expected, rtol=0.0, atol=allowed, msg=lambda said: f"{name}: {said}"
     )
 
 
@@ -86,8 +87,12 @@ def close(found: Any, expected: Any, name: str = "") -> None:
 def test_outputs_and_gradients(variant: Callable[..., Any], init: type, implicit: bool) -> None:
     if (variant, init) == (EMD, SharedSlot):
         pytest.skip("equal slots are equally good, and rounding chooses")
+    # Of equal slots MESH amplifies rounding as much as noise, to slots that are wide apart.
+    options: dict[str, Any] = {"noise": 0.1} if variant is Mesh else {}
     modules = several(
-        lambda: SlotAttention(6, 5, 3, variant(), mlp_dim=8, init=init(), implicit=implicit)
+        lambda: SlotAttention(
+            6, 5, 3, variant(**options), mlp_dim=8, init=init(), implicit=implicit
+        )
     )
     assert_same_attention(modules, inputs(4))
 

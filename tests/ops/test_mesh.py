@@ -288,6 +288,27 @@ def test_warm_potentials_help_the_last_sinkhorn():
 # Noise
 
 
+@pytest.mark.parametrize("potentials", POTENTIALS)
+@pytest.mark.parametrize("objective", ["entropy", "custom"])
+@pytest.mark.parametrize("m", [3, 4, 8])
+def test_without_noise_equal_rows_stay_equal(m, potentials, objective):
+    """Exactly, for MESH would make two decisions of a single rounding."""
+    # Rows of whole vectors: functions of vectors may round the last few numbers differently.
+    cost, weight = randn(2, m, 64, seed=m), randn(1, 64, seed=m + 1)
+    cost[:, 1:] = cost[:, 1:2]
+    t = mesh(
+        cost,
+        lr=5.0,
+        noise=0.0,
+        potentials=potentials,
+        objective=None if objective == "entropy" else Squares(weight),
+        backend="torch",
+    )
+    for x in (t.plan, t.u.unsqueeze(-1), t.cost):
+        assert torch.equal(x[:, 1:], x[:, 1:2].expand_as(x[:, 1:]))
+    assert (t.cost - cost).abs().max() > 0.1, "there is something else to decide"
+
+
 def test_a_generator_repeats_the_result():
     cost = torch.zeros(4, 4)
     first, again, other = (mesh(cost, generator=generator(s)).plan for s in (3, 3, 4))

@@ -180,8 +180,8 @@ torch.set_num_threads(1)
 layout._BLOCK_BYTES = 2 ** 18
 def records(start):
     for i in range(start, 200, 4):
-        if {slow}:
-            time.sleep(0.01)
+        if {stuck} and i >= 100:
+            time.sleep(3600)
         yield MultiDSprites().sample(range(i, i + 4))
 done = write(sys.argv[1], records, n=200, source="test", settings=dict(seed=0))
 print(done.resumed_at)
@@ -198,16 +198,15 @@ def run(script: str, *args: str | Path) -> subprocess.Popen[str]:
 
 def test_killed_and_started_again_it_goes_on(tmp_path: Path) -> None:
     path, part = tmp_path / "a.h5", tmp_path / "a.h5.part"
-    with run(KILLED.format(slow=True), path) as process:
-        until = time.monotonic() + 60
-        while len(list(part.glob("0*.h5"))) < 3 and time.monotonic() < until:
+    with run(KILLED.format(stuck=True), path) as process:
+        while len(list(part.glob("0*.h5"))) < 3 and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert not path.exists()
     # As a kill while a block is being written leaves it.
     (part / "block-1.tmp").write_bytes(b"half of a block")
-    with run(KILLED.format(slow=False), path) as process:
+    with run(KILLED.format(stuck=False), path) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
     assert 3 * 8 <= int(out) < 200

@@ -19,7 +19,9 @@ class Mesh(OptimalTransport):
             Default 0.05 where ``lr`` is not given either.
         lr: The paper's lambda, instead of ``step``: the norm of the change of the whole matrix.
         n_steps: MESH steps.
-        noise: Standard deviation of the noise that breaks ties, drawn once a forward pass.
+        noise: Standard deviation of the noise that breaks ties, drawn once a forward pass. 0 adds
+            none, but does not keep equal slots equal: their costs may differ by the rounding of a
+            matrix product, which is amplified instead, and differently on each processor.
         potentials: See :func:`slotmesh.mesh`, like ``grad``.
         grad: ``"straight_through"`` (the paper's), ``"implicit"`` (steadier where gradients go
             through several iterations of slot attention) or ``"unroll"``.

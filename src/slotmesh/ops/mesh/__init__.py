@@ -74,8 +74,10 @@ def mesh(
         n_iters: Sinkhorn iterations in each step, and for the plan at the end.
         temperature: Of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
         noise: Standard deviation of the Gaussian noise that breaks ties, or the noise itself as a
-            tensor that broadcasts to the cost's shape. To be seen it has to be more than the
-            rounding of the cost, in float32 some 1e-7 of the largest entry.
+            tensor that broadcasts to the cost's shape. It acts where it exceeds the rounding of the
+            cost, in float32 some 1e-7 of the largest entry. With 0, rows that are equal to the last
+            bit keep equal plans; equal slots whose costs a matrix product rounded differently may
+            not, depending on the processor.
         generator: Source of the noise, for results that can be repeated.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.

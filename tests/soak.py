@@ -1,0 +1,254 @@
+"""`make soak`: the whole suite as other processors, busier machines and other shells would run it.
+
+Each configuration is one run of pytest. Together they meet every instruction set of this processor
+with one and with four threads, tests in random order, a busy machine (three times) and an ignored
+SIGINT, but not all of their combinations, which would take a day. Then come the long campaigns of
+tests/faults. No test may fail, and none may end differently in another configuration.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[1]
+# The C of slotmesh is compiled for the processor at hand, unless -march comes later.
+_CC = f"sh -c 'exec {os.environ.get('CC', 'cc')} \"$@\" -march=%s' cc"
+# What torch, MKL, oneDNN, OpenBLAS, NumPy, glibc and slotmesh look at to choose their code.
+INSTRUCTIONS: dict[str, dict[str, str]] = {
+    "native": {},
+    "sse": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "COMPATIBLE",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX2,-FMA",
+        "CC": _CC % "x86-64",
+    },
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_CBWR": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "OPENBLAS_CORETYPE": "Zen",
+        "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F",
+        "CC": _CC % "x86-64-v3",
+    },
+    "avx512": {"ATEN_CPU_CAPABILITY": "avx512", "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
+}
+NEEDS = {"sse": "sse4_2", "avx2": "avx2", "avx512": "avx512f"}
+# A busy loop that ends with the process that started it, however that ended.
+_BUSY = "import os\nos.nice(5)\nwhile os.getppid() == %d:\n    sum(range(100_000))\n"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One run of the tests."""
+
+    instructions: str = "native"
+    threads: int = 1
+    shuffled: bool = False
+    load: bool = False
+    deaf: bool = False
+    campaign: bool = False
+
+    def environment(self, seed: int) -> dict[str, str]:
+        """Its variables; those that another configuration sets are taken out."""
+        ours = {name for variables in INSTRUCTIONS.values() for name in variables}
+        ours |= {"SLOTMESH_SHUFFLE", "SLOTMESH_SOAK"}
+        found = {k: v for k, v in os.environ.items() if k not in ours or k == "CC"}
+        found |= INSTRUCTIONS[self.instructions] | {"OMP_NUM_THREADS": str(self.threads)}
+        if self.shuffled:
+            found["SLOTMESH_SHUFFLE"] = str(seed)
+        if self.campaign:
+            found |= {"SLOTMESH_SOAK": "1", "SLOTMESH_SEED": str(seed)}
+        return found
+
+    def __str__(self) -> str:
+        words = {"shuffled": self.shuffled, "load": self.load, "SIGINT ignored": self.deaf}
+        words |= {"long": self.campaign}
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return ", ".join([self.instructions, threads, *(k for k, v in words.items() if v)])
+
+
+CONFIGURATIONS = {
+    "plain": Configuration(),
+    "sse-1": Configuration("sse", 1, shuffled=True, load=True, deaf=True),
+    "sse-4": Configuration("sse", 4, load=True),
+    "avx2-1": Configuration("avx2", 1, shuffled=True, deaf=True),
+    "avx2-4": Configuration("avx2", 4, shuffled=True, load=True),
+    "avx512-4": Configuration("avx512", 4, shuffled=True, deaf=True),
+    "campaign": Configuration(campaign=True),
+}
+
+
+@dataclass
+class Result:
+    """How a configuration ended."""
+
+    configuration: Configuration
+    seconds: float = 0.0
+    code: int | None = None
+    outcomes: dict[str, str] = field(default_factory=dict)
+
+    def count(self, outcome: str) -> int:
+        return Counter(self.outcomes.values())[outcome]
+
+
+@contextlib.contextmanager
+def busy(wanted: bool) -> Iterator[None]:
+    """A busy loop for every core, as long as this lasts."""
+    command = [sys.executable, "-c", _BUSY % os.getpid()]
+    loops: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range((os.cpu_count() or 1) if wanted else 0):
+            loops.append(subprocess.Popen(command, start_new_session=True))
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def run(configuration: Configuration, tests: list[str], seed: int, limit: float) -> Result:
+    """Run the tests; what each of them came to, as far as pytest got."""
+    action = signal.SIG_IGN if configuration.deaf else signal.SIG_DFL
+    result, start = Result(configuration), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, busy(configuration.load):
+        report = Path(folder) / "report.xml"
+        options = ["-q", "-n", "auto", f"--junitxml={report}", "-p", "no:cacheprovider"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options, *tests],
+            cwd=ROOT,
+            env=configuration.environment(seed),
+            # What the shell that started this ignores must not matter.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, action),
+            start_new_session=True,
+        )
+        try:
+            result.code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            print(f"Still running after {limit:.0f} s.", flush=True)  # noqa: T201
+        finally:
+            # The whole session, for a test may have left something behind.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            result.seconds = time.monotonic() - start
+        if report.is_file():
+            result.outcomes = outcomes(report)
+    return result
+
+
+def outcomes(report: Path) -> dict[str, str]:
+    """``passed``, ``failed`` or ``skipped`` for each test in a file that pytest wrote."""
+    found: dict[str, str] = {}
+    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314
+        name = f"{case.get('classname')}::{case.get('name')}"
+        parts = {part.tag for part in case}
+        if parts & {"failure", "error"}:
+            found[name] = "failed"
+        else:
+            found.setdefault(name, "skipped" if "skipped" in parts else "passed")
+    return found
+
+
+def differing(results: dict[str, Result]) -> dict[str, dict[str, str]]:
+    """The tests that failed somewhere or did not end alike, and how each ended where."""
+    found: dict[str, dict[str, str]] = {}
+    for test in sorted({test for result in results.values() for test in result.outcomes}):
+        ends = {
+            name: result.outcomes.get(test, "missing")
+            for name, result in results.items()
+            if test in result.outcomes or not result.configuration.campaign
+        }
+        if len(set(ends.values())) > 1 or "failed" in ends.values():
+            found[test] = ends
+    return found
+
+
+def table(results: dict[str, Result]) -> list[str]:
+    """The lines of the table."""
+    lines = [f"{'configuration':<52}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}"]
+    for name, result in results.items():
+        row = f"{name:<10}{result.configuration!s:<42}"
+        counts = "".join(f"{result.count(k):>8}" for k in ("passed", "failed", "skipped"))
+        note = "" if result.code in (0, 1) else f"  did not end (code {result.code})"
+        lines.append(f"{row}{counts}{result.seconds:>9.0f}{note}")
+    return lines
+
+
+def chosen(only: str) -> list[str]:
+    """The names of the configurations to run."""
+    names = only.replace(",", " ").split() or list(CONFIGURATIONS)
+    if unknown := [name for name in names if name not in CONFIGURATIONS]:
+        raise SystemExit(f"soak: got {unknown[0]}, expected some of: {', '.join(CONFIGURATIONS)}")
+    return names
+
+
+def possible(configuration: Configuration) -> Configuration:
+    """The same with instructions that this processor has."""
+    info = Path("/proc/cpuinfo")
+    need = NEEDS.get(configuration.instructions)
+    if need is None or (info.is_file() and need in info.read_text().split()):
+        return configuration
+    return replace(configuration, instructions="native")
+
+
+def _stop(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Run it all, and say how it went."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("tests", nargs="*", help="files or folders (default: the whole suite)")
+    parser.add_argument("--only", default="", help=f"some of: {', '.join(CONFIGURATIONS)}")
+    parser.add_argument("--seed", type=int, default=None, help="of the order and the campaigns")
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds for a configuration")
+    given = parser.parse_args()
+    seed = random.SystemRandom().randrange(2**31) if given.seed is None else given.seed
+    names = chosen(given.only)
+    again = f'make soak ONLY="{" ".join(names)}" SEED={seed}'
+    results: dict[str, Result] = {}
+    interrupted = False
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    try:
+        for name in names:
+            configuration = possible(CONFIGURATIONS[name])
+            print(f"\n== {name}: {configuration} (seed {seed})", flush=True)  # noqa: T201
+            tests = given.tests or (["tests/faults"] if configuration.campaign else ["tests"])
+            results[name] = run(configuration, tests, seed, given.limit)
+    except KeyboardInterrupt:
+        interrupted = True
+    bad = differing(results)
+    lines = ["", *table(results), ""]
+    for test, ends in bad.items():
+        lines.append(test + ": " + ", ".join(f"{end} in {name}" for name, end in ends.items()))
+    well = not bad and all(result.code == 0 for result in results.values())
+    if interrupted:
+        left = [name for name in names if name not in results]
+        lines.append(f"Interrupted. Not done: {', '.join(left)}.")
+    elif well:
+        lines.append("No test failed, and none ended differently.")
+    lines.append(f"The same again: {again}")
+    print("\n".join(lines))  # noqa: T201
+    if interrupted:
+        return 130
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""`make soak` finds tests that end differently, and says so."""
+
+import importlib.util
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("soak.py")
+TESTS = """
+import os, signal, pytest
+
+def test_same():
+    pass
+
+def test_skipped():
+    pytest.skip("never")
+
+def test_instructions():
+    assert os.environ.get("ATEN_CPU_CAPABILITY") == {capability}
+
+def test_signal():
+    assert (signal.getsignal(signal.SIGINT) is signal.SIG_IGN) == {deaf}
+"""
+
+
+@pytest.fixture
+def soak(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("soak", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look for the module that they are in.
+    monkeypatch.setitem(sys.modules, "soak", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, *words, folder],
+        env=os.environ | {"PYTEST_XDIST_AUTO_NUM_WORKERS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(folder: Path, *words: str) -> tuple[int, str]:
+    process = start(folder, *words)
+    said, _ = process.communicate()
+    return process.returncode, said
+
+
+def test_a_test_that_fails_in_one_configuration_only(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS.format(capability="None", deaf="True"))
+    code, said = run(tmp_path, "--only", "plain,avx2-1", "--seed", "3")
+    assert code == 1, said
+    *_, plain, avx2, _, one, other, again = said.splitlines()
+    assert plain.split()[:4] == ["plain", "native,", "1", "thread"]
+    assert plain.split()[4:7] == ["2", "1", "1"]
+    assert avx2.split()[-4:-1] in (["2", "1", "1"], ["3", "0", "1"])  # without AVX2
+    assert one.startswith("test_some::test_instructions: passed in plain, failed in avx2-1")
+    assert other.startswith("test_some::test_signal: failed in plain, passed in avx2-1")
+    assert again == 'The same again: make soak ONLY="plain avx2-1" SEED=3'
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS.format(capability="None", deaf="False"))
+    code, said = run(tmp_path, "--only", "plain campaign")
+    assert code == 0, said
+    assert "No test failed, and none ended differently." in said
+
+
+def test_a_configuration_that_does_not_exist(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "--only", "plane")
+    assert code == 1
+    assert "got plane, expected some of: plain, " in said
+
+
+def test_interrupted_it_says_what_was_done_and_leaves_nothing_running(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    tests = (
+        f"import time\n\ndef test_long():\n    open({str(there)!r}, 'w')\n    time.sleep(3600)\n"
+    )
+    (tmp_path / "test_some.py").write_text(tests)
+    process = start(tmp_path, "--only", "sse-4 plain")
+    try:
+        while not there.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        # All that it started, the load too, has this pipe: it ends with the last of them.
+        said, _ = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Interrupted. Not done: sse-4, plain." in said
+
+
+def test_the_load_ends_with_what_asked_for_it() -> None:
+    """Even if that was killed."""
+    code = f"import runpy, time\nwith runpy.run_path({str(SCRIPT)!r})['busy'](True):\n"
+    code += "    print(flush=True)\n    time.sleep(3600)\n"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        parent.kill()
+        # The load has this pipe too.
+        assert parent.communicate(timeout=600) == (b"", None)
+
+
+def test_what_the_configurations_cover(soak: ModuleType) -> None:
+    found = soak.CONFIGURATIONS.values()
+    suites = [c for c in found if not c.campaign]
+    assert {(c.instructions, c.threads) for c in suites} >= {
+        ("sse", 1),
+        ("sse", 4),
+        ("avx2", 1),
+        ("avx2", 4),
+        ("avx512", 4),
+    }
+    assert sum(c.load for c in suites) == 3
+    assert {c.shuffled for c in suites} == {c.deaf for c in suites} == {False, True}
+    assert [c.campaign for c in found].count(True) == 1
+    # As `make test` runs it.
+    assert soak.CONFIGURATIONS["plain"] == soak.Configuration("native", 1)
+
+
+def test_an_instruction_set_that_is_not_there(
+    soak: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(soak.NEEDS, "avx2", "avx1024")
+    there = soak.CONFIGURATIONS["avx2-4"]
+    assert soak.possible(there) == soak.replace(there, instructions="native")
+    assert soak.possible(soak.CONFIGURATIONS["plain"]) == soak.CONFIGURATIONS["plain"]
+
+
+def test_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files and within them; each seed has one, which several workers find alike."""
+    shuffle = runpy.run_path(str(SCRIPT.with_name("conftest.py")))["pytest_collection_modifyitems"]
+    items = [SimpleNamespace(path=f"file {i // 9}", name=i) for i in range(90)]
+
+    def shuffled(seed: str) -> list[SimpleNamespace]:
+        monkeypatch.setenv("SLOTMESH_SHUFFLE", seed)
+        found = items.copy()
+        shuffle(found)
+        return found
+
+    first = shuffled("1")
+    assert first == shuffled("1") != shuffled("2")
+    assert sorted(item.name for item in first) == list(range(90))
+    files = [item.path for item in first[::9]]
+    assert files != sorted(files) == sorted({item.path for item in items})
+    assert [item.name for item in first[:9]] != sorted(item.name for item in first[:9])
+    monkeypatch.delenv("SLOTMESH_SHUFFLE")
+    same = items.copy()
+    shuffle(same)
+    assert same == items
