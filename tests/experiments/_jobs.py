@@ -260,10 +260,10 @@ def _die(where: str, step: str, rank: str = "") -> None:
         setattr(learner.Learner, where, method)
         return
     # Between two writes: the file beside the old one is whole, but has not taken its place.
-    name, old_replace = f".{where}.part", Path.replace
+    name, old_replace = f".{where}.", Path.replace
 
     def replace(self: Path, target: Any) -> Any:
-        if self.name == name:
+        if self.name.startswith(name):
             kill_at(torch.load(self, weights_only=True)["global_step"])
         return old_replace(self, target)
 

@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from slotmesh._files import write_whole
 from slotmesh.experiments.runs import Run, environment, open_run
 from slotmesh.experiments.settings import at_least
 from slotmesh.experiments.tasks import experiment
 from slotmesh.experiments.training.stream import EvalBatches
-from slotmesh.report.page import write_whole
 
 # Test samples whose mean is the prediction of a model that looks at nothing else.
 _BLIND = 256

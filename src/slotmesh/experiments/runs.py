@@ -7,17 +7,16 @@
       environment.json   command, versions, machine
       metrics.csv        one row a logged step: train/loss, train/lr, val/...
       tensorboard/       the same for TensorBoard
-      checkpoints/       last.ckpt (to go on from) and best.ckpt (by the validation loss)
+      checkpoints/       last.ckpt (to resume from), previous.ckpt (the one before it) and best.ckpt
+                         (by the validation loss)
       pictures/          step-000500.png, ...
       evaluation.json    what `slotmesh evaluate` found, with evaluation.csv by sample
 """
 
 import json
-import pickle
 import platform
 import shlex
 import sys
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,15 @@ import torch
 from torch import nn
 
 import slotmesh
+from slotmesh._files import parts, write_whole
+from slotmesh.experiments.checkpoint import load_checkpoint
 from slotmesh.experiments.experiment import Experiment
+from slotmesh.experiments.lock import NAME as LOCK
 from slotmesh.experiments.settings import Settings, flag, plain
 from slotmesh.experiments.tasks import experiment, from_plain
-from slotmesh.report.page import write_whole
 
-# What may change between two parts of one run without changing what it computes.
+# What may change between two parts of one run. Where hardware changes how sums are rounded, the run
+# is the same but for its last bits, which is said (training/arithmetic.py).
 _FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "data.workers")
 # Of a group above, what may not.
 _FIXED = ("hardware.precision",)
@@ -86,7 +88,8 @@ def open_run(path: Path) -> Run:
     """
     if path.is_dir() and (path / "settings.json").is_file():
         settings = from_plain(_read_json(path / "settings.json"), str(path / "settings.json"))
-        files = ("checkpoints/best.ckpt", "checkpoints/last.ckpt", "model.safetensors")
+        saved = (f"checkpoints/{name}.ckpt" for name in ("best", "last", "previous"))
+        files = (*saved, "model.safetensors")
         for name in files:
             if (path / name).is_file():
                 return Run(experiment(settings, moved=True), path, path / name)
@@ -105,28 +108,6 @@ def open_run(path: Path) -> Run:
         f"{path} is not a run: expected the folder that `slotmesh train` made, one of its .ckpt "
         "files, or the folder of an export."
     )
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint as plain data; a file that would run code when loaded is refused.
-
-    Raises:
-        ValueError: If it is damaged, or holds more than plain data.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's advice about files that are not torch's
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} is refused: it is damaged, or holds more than tensors and plain data and "
-            f"could run code when it is loaded. ({str(error).splitlines()[0]})"
-        ) from error
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise ValueError(f"{path} cannot be read as a checkpoint: {error!r}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("state_dict"), dict):
-        raise ValueError(f"{path} is not a checkpoint: it holds no state_dict.")
-    return found
 
 
 def steps_done(checkpoint: Path) -> int:
@@ -170,12 +151,18 @@ def prepare(settings: Settings) -> Path | None:
         write_whole(folder / "environment.json", json.dumps(environment(), indent=2) + "\n")
         for name in ("checkpoints", "pictures"):
             (folder / name).mkdir(exist_ok=True)
+        _sweep(folder)
     except OSError as error:
-        raise ValueError(
-            f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
-            "another with --out."
-        ) from error
+        raise unwritable(folder, error) from error
     return last if last.is_file() else None
+
+
+def unwritable(folder: Path, error: OSError) -> ValueError:
+    """What to say where the folder of a run cannot be written."""
+    return ValueError(
+        f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
+        "another with --out."
+    )
 
 
 def environment() -> dict[str, Any]:
@@ -221,7 +208,18 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _holds_others(folder: Path) -> bool:
     """Whether a folder is there and not empty, but for what a start leaves that failed."""
-    return folder.is_dir() and any(p.name != ".settings.json.part" for p in folder.iterdir())
+    ours = {folder / LOCK, *parts(folder, "settings.json")}
+    return folder.is_dir() and any(path not in ours for path in folder.iterdir())
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a kill left of files that were being written."""
+    for name in ("settings.json", "environment.json", "metrics.csv"):
+        for part in parts(folder, name):
+            part.unlink(missing_ok=True)
+    for room, name in (("checkpoints", "*.ckpt"), ("pictures", "step-*.png"), ("failure", "*")):
+        for part in parts(folder / room, name):
+            part.unlink(missing_ok=True)
 
 
 def _clear(folder: Path) -> None:

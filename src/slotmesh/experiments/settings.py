@@ -116,7 +116,12 @@ class Hardware:
     """Compile the training step for one GPU and record it, which takes a minute and makes it
     several times faster; auto: where the run has 5,000 steps or more."""
     threads: int | None = None
-    """Threads a process on the CPU; torch's own choice by default."""
+    """Threads of each process on the CPU; torch's own choice by default. Another number of threads
+    rounds sums in another way: see deterministic."""
+    deterministic: bool = False
+    """Train to the same bits every time. On a CPU, for any number of threads, by computing with
+    one. On a GPU, with torch's deterministic algorithms, which can be slower, and without compiling
+    the step. A run then refuses to resume where the bits would differ."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""

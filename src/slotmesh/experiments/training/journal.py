@@ -9,8 +9,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
+from slotmesh.experiments.training.checkpoints import replace_file
 from slotmesh.experiments.training.learner import Learner
-from slotmesh.report.page import write_whole
 
 
 class Journal(Callback):
@@ -99,15 +99,15 @@ class Journal(Callback):
         row = {"step": step, "seconds": f"{self.seconds:.2f}"}
         row |= {k: f"{v:.9g}" for k, v in numbers.items()}
         new = [name for name in row if name not in self._columns]
+        if new:
+            self._widen(new)
         try:
-            if new:
-                self._widen(new)
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self._columns).writerow(row)
         except OSError as error:
             raise OSError(
                 f"{self.path} could not be written: {error.strerror}. Make room and start the "
-                "same command again: it goes on."
+                "same command again: it resumes."
             ) from error
         for name, value in numbers.items():
             self._board.add_scalar(name, value, step)
@@ -149,4 +149,4 @@ def _write_csv(path: Path, columns: list[str], rows: list[dict[str, str]]) -> No
     if columns:
         writer.writeheader()
     writer.writerows(rows)
-    write_whole(path, text.getvalue())
+    replace_file(path, text.getvalue())
