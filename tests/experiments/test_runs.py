@@ -289,7 +289,7 @@ def test_checkpoints_that_are_not_ours(run: Settings, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"x.ckpt cannot be read as JSON"):
         open_run(path)
     torch.save({"state_dict": {}, "settings": "[]"}, path)
-    with pytest.raises(ValueError, match=r"x.ckpt holds list, expected settings by name"):
+    with pytest.raises(ValueError, match=r"x.ckpt holds list, expected values by name"):
         open_run(path)
     last = run.folder / "checkpoints" / "last.ckpt"
     good = torch.load(last, weights_only=True)

@@ -29,6 +29,7 @@ from slotmesh._files import parts, write_whole
 from slotmesh.experiments.checkpoint import load_checkpoint
 from slotmesh.experiments.experiment import Experiment
 from slotmesh.experiments.lock import NAME as LOCK
+from slotmesh.experiments.reading import parse_json, read_json
 from slotmesh.experiments.settings import Settings, flag, plain
 from slotmesh.experiments.tasks import experiment, from_plain
 
@@ -87,7 +88,7 @@ def open_run(path: Path) -> Run:
         ValueError: If it is none of these, or not whole.
     """
     if path.is_dir() and (path / "settings.json").is_file():
-        settings = from_plain(_read_json(path / "settings.json"), str(path / "settings.json"))
+        settings = from_plain(read_json(path / "settings.json"), str(path / "settings.json"))
         saved = (f"checkpoints/{name}.ckpt" for name in ("best", "last", "previous"))
         files = (*saved, "model.safetensors")
         for name in files:
@@ -101,7 +102,7 @@ def open_run(path: Path) -> Run:
         values = load_checkpoint(path).get("settings")
         if not isinstance(values, str):
             raise ValueError(f"{path} is not a checkpoint of slotmesh: it holds no settings.")
-        settings = from_plain(_parse_json(values, path), str(path))
+        settings = from_plain(parse_json(values, path), str(path))
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
         return Run(experiment(settings, moved=True), folder, path)
     raise ValueError(
@@ -137,7 +138,7 @@ def prepare(settings: Settings) -> Path | None:
         if settings.overwrite:
             _clear(folder)
         elif any((folder / "checkpoints").glob("*.ckpt")):
-            _check_same(settings, from_plain(_read_json(kept), str(kept)), folder)
+            _check_same(settings, from_plain(read_json(kept), str(kept)), folder)
     elif not settings.overwrite and _holds_others(folder):
         raise ValueError(
             f"{folder} holds other files, expected an empty folder or a run. Choose another with "
@@ -232,20 +233,3 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     for name in ("evaluation.json", "evaluation.csv", "report.html"):
         (folder / name).unlink(missing_ok=True)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return _parse_json(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-
-
-def _parse_json(text: str, path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds {type(found).__name__}, expected settings by name.")
-    return found

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 import tyro
 
+MOST_SAMPLES = 10_000_000
+"""In a dataset that is gone through as a whole: its order is kept in memory."""
+
 InitName = Literal["gaussian", "fixed-gaussian", "learned-slots", "shared-slot"]
 
 
@@ -32,6 +35,8 @@ class Data:
         """Raise a ValueError that names the flag of a wrong setting."""
         for flag in ("batch_size", "val_size", "test_size"):
             at_least(f"data.{flag}", getattr(self, flag), 1)
+        for flag in ("batch_size", "train_size", "val_size", "test_size"):
+            at_most(f"data.{flag}", getattr(self, flag) or 0, MOST_SAMPLES)
         at_least("data.seed", self.seed, 0)
         if self.train_size is not None and self.train_size < self.batch_size:
             raise ValueError(
@@ -203,6 +208,12 @@ def at_least(name: str, value: float, least: float) -> None:
     """Check a setting that must not be below a bound."""
     if not value >= least:
         raise ValueError(f"{flag(name)} is {value}, expected at least {least}.")
+
+
+def at_most(name: str, value: float, most: float) -> None:
+    """Check a setting that must not be above a bound."""
+    if not value <= most:
+        raise ValueError(f"{flag(name)} is {value}, expected at most {most}.")
 
 
 def positive(name: str, value: float) -> None:

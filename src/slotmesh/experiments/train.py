@@ -16,6 +16,7 @@ from rich.markup import escape
 from slotmesh.experiments.checkpoint import last_sound, load_checkpoint
 from slotmesh.experiments.experiment import Experiment
 from slotmesh.experiments.lock import Lock
+from slotmesh.experiments.memory import memory_checked
 from slotmesh.experiments.runs import Run, open_run, prepare, steps_done, unwritable
 from slotmesh.experiments.settings import Hardware, Settings
 from slotmesh.experiments.tasks import experiment
@@ -47,7 +48,7 @@ def fit(made: Experiment, console: Console) -> bool:
 
     lock = Lock(made.settings.folder)
     try:
-        with chosen(made.settings):
+        with chosen(made.settings), memory_checked():
             return _fit(made, lock, console)
     finally:
         lock.release()

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -66,17 +66,12 @@ def change(now: dict[str, str], before: Any) -> tuple[str, str]:
     Returns:
         Two parts of a sentence; empty where nothing differs.
     """
-    if not isinstance(before, dict):
-        return "", ""
-    differ = [name for name in _WORDS if name in now and before.get(name, now[name]) != now[name]]
+    old = {name: str(value) for name, value in before.items()} if isinstance(before, dict) else now
+    differ = [name for name in _WORDS if name in now and old.get(name, now[name]) != now[name]]
     # On another device all else is another too.
     differ = differ[:1] if differ[:1] == ["device"] else differ
-    said = [f"{_WORDS[name][0].format(now[name])} ({before[name]} before)" for name in differ]
-    todo = [
-        _WORDS[name][1].format(_TO_HAVE.get(before[name], "") if name == "transport" else old)
-        for name in differ
-        for old in [before[name]]
-    ]
+    said = [f"{_WORDS[name][0].format(now[name])} ({old[name]} before)" for name in differ]
+    todo = [_WORDS[name][1].format(_TO_HAVE.get(old[name], old[name])) for name in differ]
     return ", ".join(said), " and ".join(todo)
 
 
@@ -85,6 +80,17 @@ def chosen(settings: Settings) -> Iterator[None]:
     """Compute as ``settings.hardware`` says, in all that torch decides for the whole process."""
     hardware = settings.hardware
     gpu = hardware.accelerator != "cpu" and torch.cuda.is_available()
+    threads = torch.get_num_threads()
+    try:
+        _choose(settings, gpu)
+        with _deterministic() if hardware.deterministic and gpu else nullcontext():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _choose(settings: Settings, gpu: bool) -> None:
+    hardware = settings.hardware
     if hardware.deterministic and not gpu:
         # Sums are split among threads: no other number gives the same bits.
         torch.set_num_threads(1)
@@ -94,9 +100,11 @@ def chosen(settings: Settings) -> Iterator[None]:
     faster = hardware.precision == "tf32" and gpu
     torch.set_float32_matmul_precision("high" if faster else "highest")
     torch.backends.cudnn.allow_tf32 = faster
-    if not (hardware.deterministic and gpu):
-        yield
-        return
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """On a GPU."""
     # cuBLAS reads it when it is first used; torch refuses to go without.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
