@@ -26,7 +26,7 @@ from torch import nn
 
 import slotmesh
 from slotmesh._files import parts, write_whole
-from slotmesh.experiments.checkpoint import load_checkpoint
+from slotmesh.experiments.checkpoint import DamagedError, load_checkpoint
 from slotmesh.experiments.experiment import Experiment
 from slotmesh.experiments.lock import NAME as LOCK
 from slotmesh.experiments.reading import parse_json, read_json
@@ -72,13 +72,24 @@ class Run:
             except (SafetensorError, OSError) as error:
                 raise ValueError(f"{self.checkpoint} cannot be read: {error}") from error
         else:
-            state = load_checkpoint(self.checkpoint)["state_dict"]
+            state = self._saved()["state_dict"]
             weights = {k.removeprefix("model."): v for k, v in state.items()}
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
             raise ValueError(f"{self.checkpoint} does not fit its settings: {error}") from error
         return model.to(device).eval()
+
+    def _saved(self) -> dict[str, Any]:
+        try:
+            return load_checkpoint(self.checkpoint)
+        except DamagedError as error:
+            others = [p.name for p in sorted(self.checkpoint.parent.glob("*.ckpt"))]
+            others = [name for name in others if name != self.checkpoint.name]
+            if not others:
+                raise
+            # Not taken in its place: their weights are others, and so are their results.
+            raise DamagedError(f"{error} Beside it there is: {', '.join(others)}.") from error
 
 
 def open_run(path: Path) -> Run:
