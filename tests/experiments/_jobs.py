@@ -32,8 +32,7 @@ _SERVER.set_forkserver_preload(
         "slotmesh.experiments.training.checkpoints",
         "slotmesh.experiments.training.journal",
         "slotmesh.report.pictures",
-        "torch.utils.tensorboard",
-        "tensorboard.compat.tensorflow_stub",
+        "tensorboard.summary.writer.record_writer",
     ]
 )
 TIMEOUT = 300
