@@ -160,7 +160,7 @@ def _find_evaluation(
 def _by_sample(path: Path, evaluation: dict[str, Any]) -> Columns:
     columns = read_csv(path)
     rows = max(map(len, columns.values()), default=0)
-    if rows not in (0, evaluation.get("n", rows)):
+    if rows > evaluation.get("n", rows):
         raise ValueError(
             f"{path} has {rows} samples, but evaluation.json says {evaluation['n']}: the best and "
             "the worst are not shown. Run slotmesh evaluate again."

@@ -19,7 +19,7 @@ class Board:
     """
 
     def __init__(self, folder: Path, purge: int | None = None) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # pyright: ignore
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         folder.mkdir(exist_ok=True)
@@ -33,7 +33,7 @@ class Board:
 
     def add(self, numbers: dict[str, float], step: int) -> None:
         """Write numbers of a step, by name."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
         self._write(step=step, summary=Summary(value=values))
@@ -43,7 +43,7 @@ class Board:
         self._file.close()
 
     def _write(self, **event: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
 
         self._records.write(Event(wall_time=time.time(), **event).SerializeToString())
         self._records.flush()
