@@ -34,8 +34,7 @@ _SERVER.set_forkserver_preload(
         "slotmesh.experiments.training.checkpoints",
         "slotmesh.experiments.training.journal",
         "slotmesh.report.pictures",
-        "torch.utils.tensorboard",
-        "tensorboard.compat.tensorflow_stub",
+        "tensorboard.summary.writer.record_writer",
     ]
 )
 TIMEOUT = 600
@@ -203,9 +202,15 @@ def assert_same(found: Any, expected: Any, where: str = "") -> None:
 
 
 def train(settings: Settings, kill: str = "") -> None:
-    """Train; die where ``kill`` says, such as ``training_step 8``."""
-    if kill:
-        _die(*kill.split())
+    """Train; die where ``kill`` says, such as ``training_step 8``, or writing, or after a time."""
+    where, *more = kill.split() if kill else [""]
+    if where == "write":
+        _die_writing(*more)
+    elif where == "seconds":
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, float(more[0]))
+    elif where:
+        _die(where, *more)
     run_train(settings)
 
 
@@ -269,15 +274,34 @@ def _die(where: str, step: str, rank: str = "") -> None:
         setattr(learner.Learner, where, method)
         return
     # Between two writes: the file beside the old one is whole, but has not taken its place.
-    name, old_replace = f".{where}.part", Path.replace
+    name, old_replace = f".{where}.", Path.replace
 
     def replace(self: Path, target: Any) -> Any:
-        if self.name == name:
+        if self.name.startswith(name):
             kill_at(torch.load(self, weights_only=True)["global_step"])
         return old_replace(self, target)
 
     Path.replace = replace  # pyright: ignore
     assert checkpoints.Path is Path
+
+
+def _die_writing(name: str, n: str, part: str) -> None:
+    """Die at the n-th file of a name: with a part of it written, or all and in its place."""
+    old_replace, count = Path.replace, 0
+
+    def replace(self: Path, target: Any) -> Any:
+        nonlocal count
+        count += Path(target).match(name)
+        mine = Path(target).match(name) and count == int(n)
+        if mine and part != "after":
+            os.truncate(self, int(float(part) * self.stat().st_size))
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = old_replace(self, target)
+        if mine:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    Path.replace = replace  # pyright: ignore
 
 
 def _signal(signum: str, step: str, rank: str = "", times: str = "1") -> None:

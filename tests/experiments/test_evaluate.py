@@ -173,6 +173,7 @@ def test_the_files_go_to_the_run_by_default(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"n": 0}, "--n is 0, expected at least 1"),
+        ({"n": 10**12}, "--n is 1000000000000, expected at most 10000000"),
         ({"batch_size": -1}, "--batch-size is -1, expected at least 1"),
         ({"device": "tpu"}, "--device is 'tpu', expected cpu, cuda or auto"),
         ({"root": Path()}, "--root: there is no real dataset for random-objects"),

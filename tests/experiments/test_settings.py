@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotmesh.experiments.memory import memory_checked
 from slotmesh.experiments.settings import Data, Optim, Settings, plain
 from slotmesh.experiments.tasks import TASKS, experiment, from_plain, preset
 from slotmesh.experiments.train import check_hardware, run_train
@@ -298,3 +299,25 @@ def test_how_mesh_is_differentiated(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     both = change(through, transport__grad="straight_through").transport.build()
     assert (both.grad, both.potentials) == ("straight_through", "reuse")
+
+
+@pytest.mark.parametrize("name", ["batch_size", "train_size", "val_size", "test_size"])
+def test_more_samples_than_any_memory_holds(tmp_path: Path, name: str) -> None:
+    """Said at once: the batches alone could not be counted."""
+    settings = tiny("random-objects", "SA", tmp_path, **{f"data__{name}": 10**12})
+    flag = f"--data.{name.replace('_', '-')}"
+    with pytest.raises(ValueError, match=rf"{flag} is 1000000000000, expected at most 10000000\."):
+        run_train(settings)
+
+
+def test_a_model_that_no_memory_holds(tmp_path: Path) -> None:
+    settings = tiny("random-objects", "SA", tmp_path, data__dim=10**12)
+    with pytest.raises(ValueError, match=r"There is not enough memory .*--data.batch-size"):
+        run_train(settings)
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="another"), memory_checked():
+        raise RuntimeError("another")
+    with pytest.raises(ValueError, match="not enough memory"), memory_checked():
+        raise MemoryError

@@ -16,12 +16,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from slotmesh._files import write_whole
+from slotmesh.experiments.memory import memory_checked
 from slotmesh.experiments.places import place_of
 from slotmesh.experiments.runs import Run, environment, open_run
-from slotmesh.experiments.settings import at_least
+from slotmesh.experiments.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.experiments.tasks import experiment
 from slotmesh.experiments.training.stream import EvalBatches
-from slotmesh.report.page import write_whole
 
 # Test samples whose mean is the prediction of a model that looks at nothing else.
 _BLIND = 256
@@ -51,6 +52,7 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
     for name in ("n", "batch_size"):
         if getattr(settings, name) is not None:
             at_least(name, getattr(settings, name), 1)
+            at_most(name, getattr(settings, name), MOST_SAMPLES)
     run = open_run(settings.run)
     data = run.settings.data
     if settings.root is not None:
@@ -61,13 +63,14 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         data = replace(data, root=settings.root)
     data = replace(data, test_size=settings.n or data.test_size)
     made = experiment(replace(run.settings, data=data), moved=True)
-    found = evaluate_run(
-        replace(run, experiment=made),
-        batch_size=settings.batch_size,
-        out=settings.out,
-        device=settings.device,
-        console=console,
-    )
+    with memory_checked():
+        found = evaluate_run(
+            replace(run, experiment=made),
+            batch_size=settings.batch_size,
+            out=settings.out,
+            device=settings.device,
+            console=console,
+        )
     console.print(_table(run, found))
     where = run.folder if settings.out is None else settings.out
     written = escape(str(where / "evaluation.json"))

@@ -7,17 +7,16 @@
       environment.json   command, versions, machine
       metrics.csv        one row a logged step: train/loss, train/lr, val/...
       tensorboard/       the same for TensorBoard
-      checkpoints/       last.ckpt (to go on from) and best.ckpt (by the validation loss)
+      checkpoints/       last.ckpt (to resume from), previous.ckpt (the one before it) and best.ckpt
+                         (by the validation loss)
       pictures/          step-000500.png, ...
       evaluation.json    what `slotmesh evaluate` found, with evaluation.csv by sample
 """
 
 import json
-import pickle
 import platform
 import shlex
 import sys
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,16 @@ import torch
 from torch import nn
 
 import slotmesh
+from slotmesh._files import parts, write_whole
+from slotmesh.experiments.checkpoint import DamagedError, load_checkpoint
 from slotmesh.experiments.experiment import Experiment
+from slotmesh.experiments.lock import NAME as LOCK
+from slotmesh.experiments.reading import parse_json, read_json
 from slotmesh.experiments.settings import Settings, flag, plain
 from slotmesh.experiments.tasks import experiment, from_plain
-from slotmesh.report.page import write_whole
 
-# What may change between two parts of one run without changing what it computes.
+# What may change between two parts of one run. Where hardware changes how sums are rounded, the run
+# is the same but for its last bits, which is said (training/arithmetic.py).
 _FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "data.workers")
 # Of a group above, what may not.
 _FIXED = ("hardware.precision",)
@@ -69,13 +72,24 @@ class Run:
             except (SafetensorError, OSError) as error:
                 raise ValueError(f"{self.checkpoint} cannot be read: {error}") from error
         else:
-            state = load_checkpoint(self.checkpoint)["state_dict"]
+            state = self._saved()["state_dict"]
             weights = {k.removeprefix("model."): v for k, v in state.items()}
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
             raise ValueError(f"{self.checkpoint} does not fit its settings: {error}") from error
         return model.to(device).eval()
+
+    def _saved(self) -> dict[str, Any]:
+        try:
+            return load_checkpoint(self.checkpoint)
+        except DamagedError as error:
+            others = [p.name for p in sorted(self.checkpoint.parent.glob("*.ckpt"))]
+            others = [name for name in others if name != self.checkpoint.name]
+            if not others:
+                raise
+            # Not taken in its place: their weights are others, and so are their results.
+            raise DamagedError(f"{error} Beside it there is: {', '.join(others)}.") from error
 
 
 def open_run(path: Path) -> Run:
@@ -85,8 +99,9 @@ def open_run(path: Path) -> Run:
         ValueError: If it is none of these, or not whole.
     """
     if path.is_dir() and (path / "settings.json").is_file():
-        settings = from_plain(_read_json(path / "settings.json"), str(path / "settings.json"))
-        files = ("checkpoints/best.ckpt", "checkpoints/last.ckpt", "model.safetensors")
+        settings = from_plain(read_json(path / "settings.json"), str(path / "settings.json"))
+        saved = (f"checkpoints/{name}.ckpt" for name in ("best", "last", "previous"))
+        files = (*saved, "model.safetensors")
         for name in files:
             if (path / name).is_file():
                 return Run(experiment(settings, moved=True), path, path / name)
@@ -98,35 +113,13 @@ def open_run(path: Path) -> Run:
         values = load_checkpoint(path).get("settings")
         if not isinstance(values, str):
             raise ValueError(f"{path} is not a checkpoint of slotmesh: it holds no settings.")
-        settings = from_plain(_parse_json(values, path), str(path))
+        settings = from_plain(parse_json(values, path), str(path))
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
         return Run(experiment(settings, moved=True), folder, path)
     raise ValueError(
         f"{path} is not a run: expected the folder that `slotmesh train` made, one of its .ckpt "
         "files, or the folder of an export."
     )
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint as plain data; a file that would run code when loaded is refused.
-
-    Raises:
-        ValueError: If it is damaged, or holds more than plain data.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's advice about files that are not torch's
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} is refused: it is damaged, or holds more than tensors and plain data and "
-            f"could run code when it is loaded. ({str(error).splitlines()[0]})"
-        ) from error
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise ValueError(f"{path} cannot be read as a checkpoint: {error!r}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("state_dict"), dict):
-        raise ValueError(f"{path} is not a checkpoint: it holds no state_dict.")
-    return found
 
 
 def steps_done(checkpoint: Path) -> int:
@@ -156,7 +149,7 @@ def prepare(settings: Settings) -> Path | None:
         if settings.overwrite:
             _clear(folder)
         elif any((folder / "checkpoints").glob("*.ckpt")):
-            _check_same(settings, from_plain(_read_json(kept), str(kept)), folder)
+            _check_same(settings, from_plain(read_json(kept), str(kept)), folder)
     elif not settings.overwrite and _holds_others(folder):
         raise ValueError(
             f"{folder} holds other files, expected an empty folder or a run. Choose another with "
@@ -170,12 +163,18 @@ def prepare(settings: Settings) -> Path | None:
         write_whole(folder / "environment.json", json.dumps(environment(), indent=2) + "\n")
         for name in ("checkpoints", "pictures"):
             (folder / name).mkdir(exist_ok=True)
+        _sweep(folder)
     except OSError as error:
-        raise ValueError(
-            f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
-            "another with --out."
-        ) from error
+        raise unwritable(folder, error) from error
     return last if last.is_file() else None
+
+
+def unwritable(folder: Path, error: OSError) -> ValueError:
+    """What to say where the folder of a run cannot be written."""
+    return ValueError(
+        f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
+        "another with --out."
+    )
 
 
 def environment() -> dict[str, Any]:
@@ -221,7 +220,18 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _holds_others(folder: Path) -> bool:
     """Whether a folder is there and not empty, but for what a start leaves that failed."""
-    return folder.is_dir() and any(p.name != ".settings.json.part" for p in folder.iterdir())
+    ours = {folder / LOCK, *parts(folder, "settings.json")}
+    return folder.is_dir() and any(path not in ours for path in folder.iterdir())
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a kill left of files that were being written."""
+    for name in ("settings.json", "environment.json", "metrics.csv"):
+        for part in parts(folder, name):
+            part.unlink(missing_ok=True)
+    for room, name in (("checkpoints", "*.ckpt"), ("pictures", "step-*.png"), ("failure", "*")):
+        for part in parts(folder / room, name):
+            part.unlink(missing_ok=True)
 
 
 def _clear(folder: Path) -> None:
@@ -234,20 +244,3 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     for name in ("evaluation.json", "evaluation.csv", "report.html"):
         (folder / name).unlink(missing_ok=True)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return _parse_json(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-
-
-def _parse_json(text: str, path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds {type(found).__name__}, expected settings by name.")
-    return found

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 import tyro
 
+MOST_SAMPLES = 10_000_000
+"""In a dataset that is gone through as a whole: its order is kept in memory."""
+
 InitName = Literal["gaussian", "fixed-gaussian", "learned-slots", "shared-slot"]
 
 
@@ -32,6 +35,8 @@ class Data:
         """Raise a ValueError that names the flag of a wrong setting."""
         for flag in ("batch_size", "val_size", "test_size"):
             at_least(f"data.{flag}", getattr(self, flag), 1)
+        for flag in ("batch_size", "train_size", "val_size", "test_size"):
+            at_most(f"data.{flag}", getattr(self, flag) or 0, MOST_SAMPLES)
         at_least("data.seed", self.seed, 0)
         if self.train_size is not None and self.train_size < self.batch_size:
             raise ValueError(
@@ -117,7 +122,12 @@ class Hardware:
     """Compile the training step for one GPU and record it, which takes a minute and makes it
     several times faster; auto: where the run has 5,000 steps or more."""
     threads: int | None = None
-    """Threads a process on the CPU; torch's own choice by default."""
+    """Threads of each process on the CPU; torch's own choice by default. Another number of threads
+    rounds sums in another way: see deterministic."""
+    deterministic: bool = False
+    """Train to the same bits every time. On a CPU, for any number of threads, by computing with
+    one. On a GPU, with torch's deterministic algorithms, which can be slower, and without compiling
+    the step. A run then refuses to resume where the bits would differ."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -199,6 +209,12 @@ def at_least(name: str, value: float, least: float) -> None:
     """Check a setting that must not be below a bound."""
     if not value >= least:
         raise ValueError(f"{flag(name)} is {value}, expected at least {least}.")
+
+
+def at_most(name: str, value: float, most: float) -> None:
+    """Check a setting that must not be above a bound."""
+    if not value <= most:
+        raise ValueError(f"{flag(name)} is {value}, expected at most {most}.")
 
 
 def positive(name: str, value: float) -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
+from slotmesh.experiments.checkpoint import last_sound, load_checkpoint
 from slotmesh.experiments.experiment import Experiment
+from slotmesh.experiments.lock import Lock
+from slotmesh.experiments.memory import memory_checked
 from slotmesh.experiments.places import NO_FLOAT64, gpu_count
-from slotmesh.experiments.runs import Run, open_run, prepare, steps_done
+from slotmesh.experiments.runs import Run, open_run, prepare, steps_done, unwritable
 from slotmesh.experiments.settings import Hardware, Settings
 from slotmesh.experiments.tasks import experiment
 
@@ -41,9 +45,21 @@ def run_train(settings: Settings, console: Console | None = None) -> Run:
 
 def fit(made: Experiment, console: Console) -> bool:
     """Train an experiment; whether this is the first of all processes."""
+    from slotmesh.experiments.training.arithmetic import chosen
+
+    lock = Lock(made.settings.folder)
+    try:
+        with chosen(made.settings), memory_checked():
+            return _fit(made, lock, console)
+    finally:
+        lock.release()
+
+
+def _fit(made: Experiment, lock: Lock, console: Console) -> bool:
     from slotmesh.experiments.training.checkpoints import Keeper
     from slotmesh.experiments.training.data import RunData
     from slotmesh.experiments.training.failure import NonFinite, save_failure
+    from slotmesh.experiments.training.guard import Guard
     from slotmesh.experiments.training.journal import Journal
     from slotmesh.experiments.training.learner import Learner
     from slotmesh.experiments.training.pictures import Pictures
@@ -56,18 +72,18 @@ def fit(made: Experiment, console: Console) -> bool:
     folder = settings.folder
     keeper = Keeper(folder / "checkpoints", settings.save_every)
     journal = Journal(folder, settings.log_every)
-    # In this order: what is written is complete when the bar shows it and when a signal ends it.
+    # In this order: what belongs to a step is written before the checkpoint after which nobody does
+    # that step again, and all of it before the bar shows it and a signal ends the run.
     callbacks = [
+        Guard(lock),
         journal,
-        keeper,
         Pictures(folder / "pictures"),
+        keeper,
         Bar(console, journal, made.goal),
         Signals(keeper),
     ]
     trainer = make_trainer(settings, callbacks)
-    resume = agree(trainer, lambda: prepare(settings), keeper.last)
-    if trainer.is_global_zero:
-        _announce(settings, resume, console)
+    resume = agree(trainer, lambda: _begin(settings, lock, trainer, console), keeper.last)
     if resume is not None and steps_done(resume) >= settings.steps:
         return trainer.is_global_zero
     learner = Learner(made)
@@ -97,6 +113,52 @@ def fit(made: Experiment, console: Console) -> bool:
     return trainer.is_global_zero
 
 
+def _begin(settings: Settings, lock: Lock, trainer: Any, console: Console) -> Path | None:
+    """Take the folder and make it ready, in the first process; the checkpoint to resume from."""
+
+    def say(words: str) -> None:
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+    folder = settings.folder
+    try:
+        lock.acquire()
+        prepare(settings)
+        console.print(
+            f"[bold]{settings.task}[/bold] {settings.variant}, preset {settings.preset}, seed "
+            f"{settings.seed}: {settings.steps} steps of {settings.data.batch_size}, in "
+            f"{escape(str(folder))}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        resume = last_sound(folder / "checkpoints", say)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    if resume is not None:
+        say("Going on from its last checkpoint.")
+        if steps_done(resume) < settings.steps:
+            _compare(settings, resume, trainer, say)
+    return resume
+
+
+def _compare(settings: Settings, resume: Path, trainer: Any, say: Callable[[str], None]) -> None:
+    """Say how a run is computed in another way than before; refuse it if it must not be."""
+    from slotmesh.experiments.training.arithmetic import arithmetic, change
+
+    now = arithmetic(settings, trainer.strategy.root_device, trainer.world_size)
+    differs, fix = change(now, load_checkpoint(resume).get("arithmetic"))
+    if not differs:
+        return
+    if settings.hardware.deterministic:
+        raise ValueError(
+            f"{settings.folder} would resume {differs} and end with other bits, which "
+            f"--hardware.deterministic rules out. For the same bits, {fix}; or leave it out."
+        )
+    say(
+        f"It resumes {differs}: the same up to rounding, not to the last bit. For the same bits, "
+        f"{fix}."
+    )
+
+
 def check_hardware(hardware: Hardware) -> None:
     """Raise a ValueError that names the flag where this machine is not as the settings say."""
     gpus = gpu_count()
@@ -111,6 +173,11 @@ def check_hardware(hardware: Hardware) -> None:
         found = "there are several processes" if several else "it runs on the CPU"
         raise ValueError(
             f"--hardware.compile is yes, which is for one NVIDIA GPU, but {found}. Leave it out."
+        )
+    if hardware.deterministic and hardware.compile == "yes":
+        raise ValueError(
+            "--hardware.deterministic is on, but --hardware.compile is yes, which tries out which "
+            "kernels are fastest. Leave one of them out."
         )
     # What torchrun and srun say; without this, each process would train for itself.
     started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS"))
@@ -131,14 +198,8 @@ def make_trainer(settings: Settings, callbacks: list[Any]) -> Any:
     from slotmesh.experiments.training.processes import part
 
     hardware = settings.hardware
-    if hardware.threads is not None:
-        torch.set_num_threads(hardware.threads)
     # Lightning's own choice can be a device without float64, such as an Apple GPU.
     accelerator = "cuda" if hardware.accelerator != "cpu" and gpu_count() else "cpu"
-    # On a CPU it would choose other kernels that are no faster.
-    faster = hardware.precision == "tf32" and accelerator == "cuda"
-    torch.set_float32_matmul_precision("high" if faster else "highest")
-    torch.backends.cudnn.allow_tf32 = faster
     _quieten()
     several = hardware.devices * hardware.nodes > 1
     if several:
@@ -166,18 +227,6 @@ def make_trainer(settings: Settings, callbacks: list[Any]) -> Any:
         )
     except (MisconfigurationException, RuntimeError) as error:
         raise ValueError(f"--hardware: {error}") from error
-
-
-def _announce(settings: Settings, resume: Path | None, console: Console) -> None:
-    size = f"{settings.steps} steps of {settings.data.batch_size}"
-    console.print(
-        f"[bold]{settings.task}[/bold] {settings.variant}, preset {settings.preset}, seed "
-        f"{settings.seed}: {size}, in {escape(str(settings.folder))}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if resume is not None:
-        console.print("Going on from its last checkpoint.")
 
 
 def _quieten() -> None:

@@ -13,6 +13,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from slotmesh._files import write_whole
+
 COLOURS = {"SA": "#7a869a", "SA-SH": "#2f7fb8", "SA-EMD": "#c7832b", "SA-MESH": "#b3245f"}
 """One colour a variant, in every figure."""
 
@@ -55,9 +57,7 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
         picture = buffer.getvalue()
     else:
         raise ValueError(f"{path} ends in {path.suffix!r}, expected .svg or .png. Rename it.")
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(picture)
-    part.replace(path)
+    write_whole(path, picture)
 
 
 def shades(colour: str, n: int) -> list[str]:

@@ -1,9 +1,10 @@
 """HTML pages that need no other file."""
 
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from slotmesh._files import write_whole as write_whole
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -16,14 +17,3 @@ def render_page(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(template).render(**values)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is never seen half-written; where that fails, the old one stays."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise

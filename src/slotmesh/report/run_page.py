@@ -167,7 +167,7 @@ def chart(
     if least > 0 and max(values) > 8 * least and not percent:
         axes.set_yscale("log")
     axes.set_xlabel("training step")
-    axes.set_ylabel(f"{title}, %" if percent else title)
+    axes.set_ylabel(f"{title}, %" if percent else title, parse_math=False)
     axes.grid(axis="y", color="#e6e8ec")
     axes.set_axisbelow(True)
     axes.margins(x=0.02)

@@ -1,5 +1,6 @@
 """Sheets of samples: pictures, masks in distinct colours, and what the objects are."""
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slotmesh._files import write_whole
 from slotmesh.worlds import Sample, VectorSample
 
 MASK_COLOURS = (
@@ -65,13 +67,12 @@ def write_sheet(
     if path.suffix.lower() != ".png":
         raise ValueError(f"{path}: expected a name that ends in .png.")
     figure = draw_sheet(sample, title=title, classes=classes)
-    part = path.with_name(path.name + ".part")
+    picture = io.BytesIO()
+    with mpl.rc_context(_FONT):
+        figure.savefig(picture, format="png", dpi=_DPI)
     try:
-        with mpl.rc_context(_FONT):
-            figure.savefig(part, format="png", dpi=_DPI)
-        part.replace(path)
+        write_whole(path, picture.getbuffer())
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise ValueError(
             f"{path} could not be written: {error.strerror or error}. Choose a folder that exists "
             "and can be written to."

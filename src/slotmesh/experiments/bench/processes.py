@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from slotmesh._files import write_whole
 from slotmesh.experiments.bench.measure import (
     AnyCase,
     Hear,
@@ -30,7 +31,6 @@ from slotmesh.experiments.bench.measure import (
     prepare_all,
     section_module,
 )
-from slotmesh.report.page import write_whole
 
 _POLL = 0.05
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import slotmesh
+from slotmesh._files import write_whole
 from slotmesh.experiments.data._source import (
     WorldName,
     check_at_least,
@@ -63,7 +64,7 @@ def run_bench(bench: Bench, console: Console | None = None) -> Path:
         torch.set_num_threads(threads)
     torch_name = result["torch"].replace("+", "-")
     path = bench.out / f"{bench.world}_{_slug(result['device'])}_torch-{torch_name}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(result, indent=2) + "\n")
     console.print(
         f"{bench.world} on {result['device']}: [bold]{result['images_per_second']:,.0f}[/bold] "
         f"images/s in batches of {bench.batch_size}. Written to {escape(str(path))}",

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from slotmesh.experiments.evaluate import evaluate_run
 from slotmesh.experiments.paper import ROWS
-from slotmesh.experiments.report.collect import Columns, Found, read_csv
+from slotmesh.experiments.reading import Columns, read_csv
+from slotmesh.experiments.report.collect import Found
 from slotmesh.experiments.report.samples import Shower
 from slotmesh.experiments.reproduce.trained.card import weights_name
 from slotmesh.experiments.runs import Run, open_run

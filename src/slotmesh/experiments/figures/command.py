@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import slotmesh
+from slotmesh._files import write_whole
 from slotmesh.experiments.figures.objective import Derivatives, derivatives, draw_objective
 from slotmesh.experiments.figures.potentials import PotentialGaps, draw_potentials, potential_gaps
 from slotmesh.experiments.figures.temperature import (
@@ -25,7 +26,6 @@ from slotmesh.experiments.figures.temperature import (
     scaling,
 )
 from slotmesh.report.figures import save_figure
-from slotmesh.report.page import write_whole
 
 FigureName = Literal["temperature", "gradient-unnormalised", "potentials", "objective", "all"]
 Format = Literal["svg", "png"]

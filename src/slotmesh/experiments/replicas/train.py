@@ -1,6 +1,5 @@
 """Training together from first weights, or from where it stopped, to the end."""
 
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,10 +8,11 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from slotmesh.experiments.checkpoint import load_checkpoint, packed
 from slotmesh.experiments.experiment import Experiment
+from slotmesh.experiments.lock import Lock
 from slotmesh.experiments.replicas.group import difference
 from slotmesh.experiments.replicas.together import Together
-from slotmesh.experiments.runs import load_checkpoint
 from slotmesh.experiments.settings import at_least, flag, plain
 from slotmesh.experiments.tasks import from_plain
 
@@ -63,9 +63,30 @@ def train_together(
     settings = together.experiments[0].settings
     every = settings.save_every if every is None else every
     at_least("every", every, 1)
-    path = None if folder is None else folder / CHECKPOINT
-    if path is not None and path.is_file():
-        load(path, together)
+    if folder is None:
+        _train(together, None, every, on_chunk, console)
+        return together
+    lock = Lock(folder)
+    lock.acquire()
+    try:
+        path = folder / CHECKPOINT
+        if path.is_file():
+            load(path, together)
+        _train(together, path, every, on_chunk, console)
+    finally:
+        lock.release()
+    return together
+
+
+def _train(
+    together: Together,
+    path: Path | None,
+    every: int,
+    on_chunk: Callable[[Together], None],
+    console: Console | None,
+) -> None:
+    """The rest of the steps."""
+    settings = together.experiments[0].settings
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -89,7 +110,6 @@ def train_together(
             on_chunk(together)
             if path is not None:
                 save(path, together)
-    return together
 
 
 def save(path: Path, together: Together) -> None:
@@ -97,9 +117,7 @@ def save(path: Path, together: Together) -> None:
     from slotmesh.experiments.training.checkpoints import replace_file
 
     settings = [json.dumps(plain(made.settings)) for made in together.experiments]
-    buffer = io.BytesIO()
-    torch.save(together.state_dict() | {"settings": settings}, buffer)
-    replace_file(path, buffer.getbuffer())
+    replace_file(path, packed(together.state_dict() | {"settings": settings}))
 
 
 def load(path: Path, together: Together) -> None:

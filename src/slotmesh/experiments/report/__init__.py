@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 
 import slotmesh
+from slotmesh._files import write_whole
 from slotmesh.experiments.places import place_of
 from slotmesh.experiments.report.collect import Found, collect
 from slotmesh.experiments.report.section import make_section
 from slotmesh.experiments.settings import at_least
 from slotmesh.experiments.tasks import TASKS
-from slotmesh.report.page import write_whole
 from slotmesh.report.run_page import render_runs
 
 
@@ -49,7 +49,7 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     console = Console() if console is None else console
     device = str(place_of(settings.device))
     _check_writable(settings.out)
-    found = [collect(path, device, console) for path in settings.runs]
+    found, left_out = _collect(settings.runs, device, console)
     tasks = [task for task in TASKS if any(one.settings.task == task for one in found)]
     sections = [
         make_section(
@@ -62,11 +62,30 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     ]
     command = ["slotmesh", "report", *map(str, settings.runs), "--out", str(settings.out)]
     versions = f"slotmesh {slotmesh.__version__}, torch {torch.__version__}"
-    html = render_runs(_lead(found, tasks), sections, shlex.join(command), versions)
+    html = render_runs(_lead(found, tasks, left_out), sections, shlex.join(command), versions)
     write_whole(settings.out, html)
     where = escape(str(settings.out))
     console.print(f"Page: [bold]{where}[/bold] (open it in a browser)", soft_wrap=True)
     return settings.out
+
+
+def _collect(
+    paths: tuple[Path, ...], device: str, console: Console
+) -> tuple[list[Found], list[Path]]:
+    """The runs, and the paths that are none: one must not cost the page about the others."""
+    found: list[Found] = []
+    problems: dict[Path, ValueError] = {}
+    for path in paths:
+        try:
+            found.append(collect(path, device, console))
+        except ValueError as error:
+            problems[path] = error
+    if not found:
+        raise next(iter(problems.values()))
+    for path, error in problems.items():
+        said = f"{path} is left out: {error}"
+        console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
+    return found, list(problems)
 
 
 def _check_writable(page: Path) -> None:
@@ -81,10 +100,11 @@ def _check_writable(page: Path) -> None:
         raise ValueError(f"--out is {page}, which cannot be written: {error}.") from error
 
 
-def _lead(found: list[Found], tasks: list[str]) -> str:
+def _lead(found: list[Found], tasks: list[str], left_out: list[Path]) -> str:
     parts: list[str] = []
     for task in tasks:
         variants = dict.fromkeys(f.settings.variant for f in found if f.settings.task == task)
         parts.append(f"{task}: {', '.join(variants)}")
     runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
-    return f"{runs}. {'; '.join(parts)}."
+    rest = f" Left out, as it cannot be read: {', '.join(map(str, left_out))}." if left_out else ""
+    return f"{runs}. {'; '.join(parts)}.{rest}"

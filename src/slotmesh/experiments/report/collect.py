@@ -1,9 +1,7 @@
 """All that the folder of a run has to say; what is missing is said, not an error."""
 
-import csv
-import json
-import math
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,16 @@ from rich.console import Console
 
 from slotmesh.experiments.evaluate import evaluate_run
 from slotmesh.experiments.paper import Row, row_of
+from slotmesh.experiments.reading import Columns, read_csv, read_json
+from slotmesh.experiments.report.evaluation import checked
 from slotmesh.experiments.runs import Run, open_run
 from slotmesh.experiments.settings import Settings
 from slotmesh.experiments.tasks import TASKS, from_plain
 
-Columns = dict[str, list[float]]
-"""Numbers of a CSV file by column, NaN where it has none."""
+# More than any run has, and no more than can be drawn.
+_MOST_COLUMNS = 200
+_MOST_STEPS = 1e15
+_MOST_VALUE = 1e100
 
 
 @dataclass
@@ -54,20 +56,31 @@ class Found:
         """Points (step, value) of one column, in order."""
         values = self.curves.get(name, [])
         steps = self.curves.get("step", [])
-        return [(x, y) for x, y in zip(steps, values, strict=False) if math.isfinite(y)]
+        return [(x, y) for x, y in zip(steps, values, strict=False) if abs(y) < _MOST_VALUE]
 
 
 def collect(path: Path, device: str, console: Console) -> Found:
-    """Read a run, and evaluate it if that was not done.
+    """Read a run, and evaluate it if that was not done; what is odd about it is said.
 
     Raises:
         ValueError: If the path is not a run.
     """
     found = _open(path)
     folder = found.run.folder
-    found.curves = read_csv(folder / "metrics.csv")
-    found.environment = _read_json(folder / "environment.json") or {}
-    _find_evaluation(found, device, console)
+
+    def said(problem: str) -> None:
+        found.problems.append(problem)
+        console.print(f"{path}: {problem}", markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        found.curves = _curves(folder / "metrics.csv")
+    except ValueError as error:
+        said(str(error))
+    try:
+        found.environment = _if_there(folder / "environment.json") or {}
+    except ValueError as error:
+        said(str(error))
+    _find_evaluation(found, device, console, said)
     if not found.last_step:
         found.problems.append("metrics.csv has no rows yet: there are no curves.")
     elif found.last_step < found.settings.steps:
@@ -78,45 +91,54 @@ def collect(path: Path, device: str, console: Console) -> Found:
     return found
 
 
-def read_csv(path: Path) -> Columns:
-    """Columns of numbers; an empty cell is NaN, and a row that was cut short is left out."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [r for r in csv.DictReader(file) if None not in r and None not in r.values()]
-    except OSError:
-        return {}
-    columns: Columns = {}
-    for row in rows:
-        for name, value in row.items():
-            columns.setdefault(name, []).append(_number(value))
-    return columns
-
-
 def _open(path: Path) -> Found:
     """A run, or what there is of one that cannot be run."""
     try:
         run = open_run(path)
         return Found(path, run, True, row_of(run.settings))
     except ValueError as error:
-        values = _read_json(path / "settings.json")
-        if values is None:
+        if not (path / "settings.json").is_file():
             raise
         # Its data may be elsewhere, or its first checkpoint not yet written.
-        settings = from_plain(values, str(path / "settings.json"))
+        settings = from_plain(read_json(path / "settings.json"), str(path / "settings.json"))
         run = Run(TASKS[settings.task](settings), path, path / "checkpoints" / "last.ckpt")
         return Found(path, run, False, row_of(settings), problems=[str(error)])
 
 
-def _find_evaluation(found: Found, device: str, console: Console) -> None:
+def _curves(path: Path) -> Columns:
+    """What was logged, in the rows that say at which step."""
+    columns = read_csv(path)
+    steps = columns.get("step", [])
+    if columns and not steps:
+        raise ValueError(f"{path} has no column 'step': there are no curves.")
+    if len(columns) > _MOST_COLUMNS or not all(name.isprintable() for name in columns):
+        raise ValueError(f"{path} has columns that no run writes: there are no curves.")
+    good = [i for i, step in enumerate(steps) if 0 <= step < _MOST_STEPS]
+    return {name: [values[i] for i in good] for name, values in columns.items()}
+
+
+def _find_evaluation(
+    found: Found, device: str, console: Console, said: Callable[[str], None]
+) -> None:
     run = found.run
     kept = run.folder / "evaluation.json"
-    values = _read_json(kept)
+    values = None
+    try:
+        values = _if_there(kept)
+        if values is not None:
+            values = checked(values, kept)
+    except ValueError as error:
+        values = None
+        said(f"{error} It is left as it is, and not used.")
     mine = values is not None and (
         not found.whole or values.get("checkpoint") == run.checkpoint.name
     )
-    if values is not None and mine and isinstance(values.get("metrics"), dict):
-        found.evaluation = _with_nan(values)
-        found.by_sample = read_csv(run.folder / "evaluation.csv")
+    if values is not None and mine:
+        found.evaluation = values
+        try:
+            found.by_sample = _by_sample(run.folder / "evaluation.csv", values)
+        except ValueError as error:
+            said(str(error))
         if found.whole and run.checkpoint.stat().st_mtime > kept.stat().st_mtime:
             found.problems.append(
                 "The checkpoint is newer than its evaluation, which may be of other weights: run "
@@ -127,37 +149,24 @@ def _find_evaluation(found: Found, device: str, console: Console) -> None:
         return
     with tempfile.TemporaryDirectory() as elsewhere:
         # What the folder says about another of its checkpoints stays.
-        out = run.folder if values is None else Path(elsewhere)
+        out = Path(elsewhere) if kept.exists() else run.folder
         try:
             found.evaluation = evaluate_run(run, out=out, device=device, console=console)
             found.by_sample = read_csv(out / "evaluation.csv")
         except (ValueError, OSError) as error:
-            found.problems.append(f"It could not be evaluated: {error}")
+            said(f"It could not be evaluated: {error}")
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return values if isinstance(values, dict) else None
+def _by_sample(path: Path, evaluation: dict[str, Any]) -> Columns:
+    columns = read_csv(path)
+    rows = max(map(len, columns.values()), default=0)
+    if rows > evaluation.get("n", rows):
+        raise ValueError(
+            f"{path} has {rows} samples, but evaluation.json says {evaluation['n']}: the best and "
+            "the worst are not shown. Run slotmesh evaluate again."
+        )
+    return columns
 
 
-def _with_nan(values: dict[str, Any]) -> dict[str, Any]:
-    """What is undefined is null in JSON, which has no NaN."""
-
-    def numbers(found: dict[str, Any]) -> dict[str, float]:
-        return {k: math.nan if v is None else v for k, v in found.items()}
-
-    blind = values.get("blind") or {}
-    return values | {
-        "metrics": numbers(values["metrics"]),
-        "blind": blind | {"metrics": numbers(blind.get("metrics", {}))},
-    }
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+def _if_there(path: Path) -> dict[str, Any] | None:
+    return read_json(path) if path.exists() else None

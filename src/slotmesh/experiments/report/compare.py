@@ -150,7 +150,9 @@ def notes(found: list[Found], marks: list[Mark]) -> list[str]:
             if n:
                 total = (one.evaluation or {}).get("n")
                 name = NAMES.get(name, name)
-                here.append(f"{name} is undefined for {n} of {total} samples, which are left out.")
+                here.append(
+                    f"{name} is undefined for {n:g} of {total} samples, which are left out."
+                )
         said += [f"{mark.label}: {words}" for words in here]
     goal = found[0].run.experiment.goal
     better = "higher" if goal.higher else "lower"
@@ -207,7 +209,8 @@ def _about(found: Found) -> str:
     """Where a run is, and how long it took."""
     words = [str(found.path)]
     if found.last_step:
-        seconds = max(found.curves.get("seconds", []), default=0.0)
+        known = [s for s in found.curves.get("seconds", []) if math.isfinite(s)]
+        seconds = max(known, default=0.0)
         steps = f"{found.last_step} steps"
         words.append(f"{steps} in {_duration(seconds)}" if seconds else steps)
     return " · ".join(words)

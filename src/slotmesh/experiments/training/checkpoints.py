@@ -1,18 +1,17 @@
 """Checkpoints that are whole or not there, and plain data only."""
 
-import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from slotmesh.experiments.runs import load_checkpoint
+from slotmesh._files import write_whole
+from slotmesh.experiments.checkpoint import load_checkpoint, packed
 from slotmesh.experiments.settings import plain
+from slotmesh.experiments.training.arithmetic import arithmetic
 from slotmesh.experiments.training.learner import Learner
 
 
@@ -22,10 +21,10 @@ class PlainCheckpoints(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        """Write a checkpoint; the one before stays until the new one is whole."""
-        buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)
-        replace_file(Path(path), buffer.getbuffer())
+        """Write a checkpoint; the last two are kept, in case that one gets damaged."""
+        path = Path(path)
+        old = path.with_name("previous.ckpt") if path.name == "last.ckpt" else None
+        replace_file(path, packed(checkpoint), old=old)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: Any = None) -> Any:
         """Read a checkpoint; one that would run code is refused."""
@@ -36,26 +35,19 @@ class PlainCheckpoints(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-def replace_file(path: Path, content: Any) -> None:
-    """Write a file that takes the place of an old one only when it is whole and on the disk.
+def replace_file(path: Path, content: Any, *, old: Path | None = None) -> None:
+    """Write a file of a run, as :func:`slotmesh._files.write_whole` does.
 
     Raises:
-        OSError: If it cannot be written; the old file is as it was.
+        OSError: If it cannot be written, with what to do; the old file is as it was.
     """
-    part = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_whole(path, content, old=old)
     except OSError as error:
-        part.unlink(missing_ok=True)
         kept = f" The one before, {path}, is whole." if path.is_file() else ""
         raise OSError(
             f"{path} could not be written: {error.strerror}.{kept} Make room and start the same "
-            "command again: it goes on."
+            "command again: it resumes."
         ) from error
 
 
@@ -107,9 +99,11 @@ class Keeper(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """With the settings, so that a checkpoint says what it is."""
+        """With the settings, so that a checkpoint says what it is, and what decides its bits."""
         assert isinstance(pl_module, Learner)
-        checkpoint["settings"] = json.dumps(plain(pl_module.experiment.settings))
+        settings = pl_module.experiment.settings
+        checkpoint["settings"] = json.dumps(plain(settings))
+        checkpoint["arithmetic"] = arithmetic(settings, pl_module.device, trainer.world_size)
 
     def state_dict(self) -> dict[str, Any]:
         """The best validation loss so far."""

@@ -1,6 +1,5 @@
 """When the loss is no longer a number: say when, and keep what is needed to see it again."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slotmesh._files import write_whole
+from slotmesh.experiments.checkpoint import packed
 from slotmesh.experiments.experiment import Experiment, mix
 from slotmesh.experiments.runs import Run, open_run
 from slotmesh.experiments.settings import plain
-from slotmesh.report.page import write_whole
 
 
 class NonFinite(Exception):  # noqa: N818 (it says what happened)
@@ -36,8 +36,7 @@ def save_failure(
     """
     settings = experiment.settings
     state = {f"model.{k}": v.cpu() for k, v in model.state_dict().items()}
-    buffer = io.BytesIO()
-    torch.save({"state_dict": state, "settings": json.dumps(plain(settings))}, buffer)
+    content = packed({"state_dict": state, "settings": json.dumps(plain(settings))})
     seed = mix(settings.seed, "train", step)
     found = {"step": step, "seed": seed, "samples": index}
     kept = (
@@ -46,7 +45,7 @@ def save_failure(
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "before.ckpt").write_bytes(buffer.getbuffer())
+        write_whole(folder / "before.ckpt", content)
         write_whole(folder / "failure.json", json.dumps(found, indent=2) + "\n")
     except OSError as error:
         kept = f"The weights before it could not be written to {folder}: {error.strerror}."

@@ -114,7 +114,7 @@ def fastest_convolutions() -> Iterator[None]:
 def compiles(settings: Settings, device: torch.device, n_processes: int) -> bool:
     """Whether a run's step is worth the minute that it takes to compile, and can be."""
     wish = settings.hardware.compile
-    able = device.type == "cuda" and n_processes == 1
+    able = device.type == "cuda" and n_processes == 1 and not settings.hardware.deterministic
     return able and (wish == "yes" or (wish == "auto" and settings.steps >= WORTH))
 
 

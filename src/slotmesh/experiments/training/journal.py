@@ -2,6 +2,8 @@
 
 import csv
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
+from slotmesh.experiments.training.board import Board
+from slotmesh.experiments.training.checkpoints import replace_file
 from slotmesh.experiments.training.learner import Learner
-from slotmesh.report.page import write_whole
 
 
 class Journal(Callback):
@@ -29,7 +32,7 @@ class Journal(Callback):
         self.last: dict[str, float] = {}
         """The newest value of each number."""
         self._folder = folder
-        self._board: Any = None
+        self._board: Board | None = None
         self._columns: list[str] = []
         self._seconds = 0.0
         self._began = 0.0
@@ -44,12 +47,10 @@ class Journal(Callback):
         self._began = time.perf_counter()
         if not trainer.is_global_zero:
             return
-        from torch.utils.tensorboard import SummaryWriter
-
         step = trainer.global_step
         self._cut(step)
-        board = self._folder / "tensorboard"
-        self._board = SummaryWriter(str(board), purge_step=step + 1 if step else None)
+        with self._said("tensorboard"):
+            self._board = Board(self._folder / "tensorboard", step + 1 if step else None)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any
@@ -75,7 +76,8 @@ class Journal(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Close TensorBoard's file."""
         if self._board is not None:
-            self._board.close()
+            with suppress(OSError):  # What it could not write was said before.
+                self._board.close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -99,18 +101,26 @@ class Journal(Callback):
         row = {"step": step, "seconds": f"{self.seconds:.2f}"}
         row |= {k: f"{v:.9g}" for k, v in numbers.items()}
         new = [name for name in row if name not in self._columns]
+        if new:
+            self._widen(new)
+        with (
+            self._said(self.path.name),
+            self.path.open("a", newline="", encoding="utf-8") as file,
+        ):
+            csv.DictWriter(file, self._columns).writerow(row)
+        assert self._board is not None
+        with self._said("tensorboard"):
+            self._board.add(numbers, step)
+
+    @contextmanager
+    def _said(self, name: str) -> Iterator[None]:
         try:
-            if new:
-                self._widen(new)
-            with self.path.open("a", newline="", encoding="utf-8") as file:
-                csv.DictWriter(file, self._columns).writerow(row)
+            yield
         except OSError as error:
             raise OSError(
-                f"{self.path} could not be written: {error.strerror}. Make room and start the "
-                "same command again: it goes on."
+                f"{self._folder / name} could not be written: {error.strerror}. Make room and "
+                "start the same command again: it resumes."
             ) from error
-        for name, value in numbers.items():
-            self._board.add_scalar(name, value, step)
 
     def _widen(self, new: list[str]) -> None:
         """More columns, which a CSV file cannot get without being written again."""
@@ -149,4 +159,4 @@ def _write_csv(path: Path, columns: list[str], rows: list[dict[str, str]]) -> No
     if columns:
         writer.writeheader()
     writer.writerows(rows)
-    write_whole(path, text.getvalue())
+    replace_file(path, text.getvalue())

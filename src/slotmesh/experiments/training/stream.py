@@ -130,7 +130,7 @@ class EvalBatches:
         whole = [range(i, min(i + batch_size, n)) for i in range(0, n, batch_size)]
         self.totals = [len(batch) for batch in whole]
         """Samples of each batch, over all processes."""
-        self._mine = [list(batch)[rank::n_ranks] for batch in whole]
+        self._mine = [batch[rank::n_ranks] for batch in whole]
         # Only the last can be too small for every process to have a part.
         self._mine = [batch for batch in self._mine if batch]
 
@@ -139,10 +139,10 @@ class EvalBatches:
 
     def __iter__(self) -> Iterator[Any]:
         if self.workers:
-            yield from _loader(self.source, self._mine, self.workers)
+            yield from _loader(self.source, [list(batch) for batch in self._mine], self.workers)
             return
         for batch in self._mine:
-            yield self.source.sample(batch)
+            yield self.source.sample(list(batch))
 
 
 class _Steps:

@@ -1,0 +1,72 @@
+"""Files of a run that anything may have happened to: read, or refused in one line."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+Columns = dict[str, list[float]]
+"""Numbers of a CSV file by column, NaN where it has none."""
+
+# A run of a million steps logs some 100 MB if it logs every step.
+_MOST_CSV = 256 << 20
+_MOST_JSON = 16 << 20
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a JSON file holds by name.
+
+    Raises:
+        ValueError: If it cannot be read, or holds something else.
+    """
+    return parse_json(_text(path, _MOST_JSON), path)
+
+
+def parse_json(text: str, path: Path) -> dict[str, Any]:
+    """The same of a text out of a file."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds {type(found).__name__}, expected values by name.")
+    return found
+
+
+def read_csv(path: Path) -> Columns:
+    """Columns of numbers; an empty cell is NaN, and a row that was cut short is left out.
+
+    Raises:
+        ValueError: If it is there, but not a CSV file in UTF-8.
+    """
+    if not path.exists():
+        return {}
+    lines = _text(path, _MOST_CSV).splitlines(keepends=True)
+    try:
+        rows = [r for r in csv.DictReader(lines) if None not in r and None not in r.values()]
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as CSV: {error}.") from error
+    columns: Columns = {}
+    for row in rows:
+        for name, value in row.items():
+            columns.setdefault(name, []).append(_number(value))
+    return columns
+
+
+def _text(path: Path, most: int) -> str:
+    try:
+        if path.stat().st_size > most:
+            raise ValueError(f"{path} has more than {most >> 20} MiB, which no run writes.")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error.reason}.") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
