@@ -47,6 +47,8 @@ class ImageData(Data):
     root: Path | None = None
     """The real dataset: its folder, an HDF5 file in the authors' layout, or a folder with
     train.h5, val.h5 and test.h5. The procedural world by default."""
+    partial: bool = False
+    """Take an incomplete copy of the dataset as it is; a test is on the split that is there."""
     size: int = 64
     """Width and height of the images."""
     workers: int = 2
