@@ -53,7 +53,7 @@ class Cached:
                     self._whole = made._map(lambda x: x.new_empty(n, *x.shape[1:]))
                 for kept, new in zip(_tensors(self._whole), _tensors(made), strict=True):
                     kept[first : first + len(new)] = new
-                progress.advance(bar, len(made))
+                progress.advance(bar, min(block, n - first))
 
     def sample(self, index: Any) -> Record:
         """The samples of these indices, as one batch."""
