@@ -1,4 +1,4 @@
-"""What came of one run of a table, as one small file."""
+"""The result of one run of a table, as one small file."""
 
 import json
 import statistics
