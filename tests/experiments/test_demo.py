@@ -84,7 +84,7 @@ def test_without_weights_it_says_how_to_get_them(
     screen = io.StringIO()
     page = run_demo(Demo(tmp_path, steps=2), Console(file=screen, width=80))
     for said in (screen.getvalue(), page.read_text(encoding="utf-8")):
-        assert "slotmesh reproduce multi-dsprites" in " ".join(said.split())
+        assert "slotmesh reproduce table3" in " ".join(said.split())
     told = screen.getvalue().partition("There are no")[2].partition("Page:")[0].splitlines()
     assert len(told) > 1
     assert max(map(len, told)) <= 80

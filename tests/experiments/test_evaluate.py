@@ -15,8 +15,11 @@ from rich.console import Console
 
 from slotmesh.experiments.discovery import Discovery
 from slotmesh.experiments.evaluate import Evaluate, evaluate_run, run_evaluate
+from slotmesh.experiments.report.collect import Found
+from slotmesh.experiments.report.samples import Shower
 from slotmesh.experiments.runs import open_run
 
+from ..readers.test_clevr import OBJECT, OTHER, scene, write
 from ._jobs import fake_run, tiny
 
 TASKS = {
@@ -196,3 +199,65 @@ def test_what_is_not_there(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="--device is cuda, but torch finds no GPU here"):
         run_evaluate(Evaluate(runs["random-objects"], device="cuda", out=tmp_path))
+
+
+# ---- an incomplete copy of a real dataset ----
+
+
+def clevr(root: Path, split: str, images: int, scenes: int = 5) -> Path:
+    """CLEVR with fewer images than scenes."""
+    there = [scene(i, [OBJECT, OTHER], split) for i in range(scenes)]
+    write(root, there, split)
+    for path in sorted((root / "images" / split).iterdir())[images:]:
+        path.unlink()
+    return root
+
+
+def test_an_incomplete_copy(runs: dict[str, Path], tmp_path: Path) -> None:
+    """With the split that is there; a report shows the same images."""
+    run = runs["clevr-properties"]
+    root = clevr(tmp_path / "CLEVR_v1.0", "train", 3)
+    with pytest.raises(ValueError, match="images/val does not exist"):
+        evaluate(run, tmp_path, root=root)
+    found, rows = evaluate(run, tmp_path, root=root, partial=True)
+    assert (found["n"], found["split"], found["partial"]) == (3, "train", True)
+    assert column(rows, "objects").tolist() == [2.0, 2.0, 2.0]
+    shower = Shower(Found(run, open_run(run), True, None, evaluation=found), "cpu")
+    assert shower.draw(2, trace=False).size[0] > 0
+    # Validation images, which results are on, come first.
+    clevr(root, "val", 1)
+    found, rows = evaluate(run, tmp_path, root=root, partial=True)
+    assert (found["n"], found["split"]) == (1, "val")
+    # A split without an image is as if it were not there.
+    for path in (root / "images" / "val").iterdir():
+        path.unlink()
+    assert evaluate(run, tmp_path, root=root, partial=True)[0]["split"] == "train"
+    for path in (root / "images" / "train").iterdir():
+        path.unlink()
+    with pytest.raises(ValueError, match="has nothing of the test split: there is no sample of"):
+        evaluate(run, tmp_path, root=root, partial=True)
+
+
+def test_a_damaged_file_is_not_a_missing_one(runs: dict[str, Path], tmp_path: Path) -> None:
+    root = clevr(clevr(tmp_path, "train", 3), "val", 3)
+    (root / "scenes" / "CLEVR_val_scenes.json").write_text("{")
+    with pytest.raises(ValueError, match=r"CLEVR_val_scenes\.json"):
+        evaluate(runs["clevr-properties"], tmp_path / "out", root=root, partial=True)
+
+
+def test_nothing_is_tested_on_what_it_learned_from(tmp_path: Path) -> None:
+    root = clevr(tmp_path / "CLEVR_v1.0", "train", 5)
+    data = {"data__root": root, "data__partial": True, "data__train_size": None}
+    run = tmp_path / "run"
+    fake_run(tiny("clevr-properties", "SA", run, **data))
+    for partial in (True, False):
+        with pytest.raises(ValueError, match="has training images only, and clevr-properties SA"):
+            evaluate(run, tmp_path / "out", root=root, partial=partial)
+
+
+def test_partial_without_a_folder_of_files(runs: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="pass its folder with --root"):
+        evaluate(runs["random-objects"], tmp_path, partial=True)
+    (tmp_path / "test.h5").touch()
+    with pytest.raises(ValueError, match=r"--data\.partial is for the folders of CLEVR"):
+        evaluate(runs["clevr-properties"], tmp_path, root=tmp_path, partial=True)

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.experiments.training.cache import Cached, cached
 from slotmesh.experiments.training.stream import EvalBatches, Order, TrainBatches
 from slotmesh.worlds import RandomObjects
 
@@ -151,21 +150,3 @@ def test_evaluation_sees_every_sample_once(n: int, batch_size: int, n_ranks: int
         for i, batch in enumerate(part):
             first = sum(part.totals[:i])
             assert batch.tolist() == [*range(first, first + part.totals[i])][rank::n_ranks]
-
-
-def test_a_world_kept_in_memory_gives_the_same_samples() -> None:
-    world = RandomObjects(seed=0, n_background=3, dim=4)
-    kept = Cached(world, 150, torch.device("cpu"))
-    for index in ([0], [149, 3, 3, 70], range(60, 68), torch.tensor([64, 63])):
-        a, b = kept.sample(index), world.sample(index)
-        assert torch.equal(a.index, b.index)
-        assert torch.equal(a.inputs, b.inputs)
-        assert torch.equal(a.targets, b.targets)
-
-
-def test_only_what_has_an_end_and_fits_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, cpu = RandomObjects(seed=0), torch.device("cpu")
-    assert cached(world, None, cpu) is world
-    assert isinstance(cached(world, 3, cpu), Cached)
-    monkeypatch.setitem(cached.__globals__["_LIMITS"], "cpu", 1000)
-    assert cached(world, 3, cpu) is world

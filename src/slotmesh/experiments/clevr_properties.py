@@ -111,6 +111,10 @@ class ClevrProperties(Experiment):
         predicted = model(sample.image, generator=noise).properties
         return {"loss": match(predicted, self._targets(sample), "smooth_l1").cost.mean()}
 
+    def reads(self, split: Split) -> frozenset[str]:
+        """No masks."""
+        return frozenset({"image", "objects", "present"})
+
     def metrics(self) -> "dict[str, Metric]":
         """Average precision."""
         from slotmesh.metrics import AveragePrecision

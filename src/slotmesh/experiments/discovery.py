@@ -119,6 +119,10 @@ class Discovery(Experiment):
         out = model(image, generator=noise)
         return {"loss": (out.reconstruction - image).square().mean()}
 
+    def reads(self, split: Split) -> frozenset[str]:
+        """Masks are for judging only."""
+        return frozenset({"image"} if split == "train" else {"image", "mask"})
+
     def metrics(self) -> "dict[str, Metric]":
         """Foreground ARI and mIoU of the slots' masks."""
         from slotmesh.metrics import ForegroundARI, ForegroundMIoU

@@ -40,6 +40,8 @@ class Evaluate:
     """Samples at a time; that of training by default. Noise is drawn a batch."""
     root: Path | None = None
     """A real dataset, instead of what the run was trained on."""
+    partial: bool = False
+    """Take an incomplete copy of the dataset as it is, and of its splits the one that is there."""
     out: Path | None = None
     """Folder for evaluation.json and evaluation.csv; that of the run by default."""
     device: str = "auto"
@@ -62,7 +64,18 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             raise ValueError(f"--root is {settings.root}, which does not exist.")
         data = replace(data, root=settings.root)
     data = replace(data, test_size=settings.n or data.test_size)
+    if settings.partial:
+        if getattr(data, "root", None) is None:
+            raise ValueError("--partial is for a real dataset: pass its folder with --root.")
+        data = replace(data, partial=True)
     made = experiment(replace(run.settings, data=data), moved=True)
+    if getattr(data, "partial", False) and run.settings.data.root is not None:
+        found = made.source("test", torch.device("cpu"))[0]
+        if getattr(found, "split", None) == "train":
+            raise ValueError(
+                f"--partial: {data.root} has training images only, and {run.name} was trained on "
+                f"images of {run.settings.data.root}. Add images of another split."
+            )
     with memory_checked():
         found = evaluate_run(
             replace(run, experiment=made),
@@ -103,6 +116,7 @@ def evaluate_run(
     metrics = {name: metric.to(place) for name, metric in made.metrics().items()}
     source, n = made.source("test", place)
     assert n is not None
+    partial = getattr(made.settings.data, "partial", False)
     batches = EvalBatches(source, n, batch_size=size)
     out.mkdir(parents=True, exist_ok=True)
     blind = made.blind(source.sample(range(min(n, _BLIND))).to(place))
@@ -125,7 +139,9 @@ def evaluate_run(
     found = {
         **{k: getattr(run.settings, k) for k in ("task", "variant", "preset", "seed")},
         "checkpoint": run.checkpoint.name,
-        "split": "test",
+        # An incomplete copy may have another one only.
+        "split": str(getattr(source, "split", "test")) if partial else "test",
+        "partial": partial,
         "root": None if (root := getattr(made.settings.data, "root", None)) is None else str(root),
         "n": n,
         "batch_size": size,

@@ -69,6 +69,10 @@ class Experiment(ABC):
     def losses(self, model: nn.Module, sample: Any, noise: torch.Generator) -> dict[str, Tensor]:
         """The scalar ``loss`` of a batch, and what else is worth a curve."""
 
+    def reads(self, split: Split) -> frozenset[str] | None:
+        """Fields of a sample that ``losses`` reads in training, ``judge`` otherwise; None: all."""
+        return None
+
     @abstractmethod
     def metrics(self) -> "dict[str, Metric]":
         """Fresh metrics over a dataset, by the names that reports use."""

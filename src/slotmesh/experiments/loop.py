@@ -30,7 +30,8 @@ def train_plainly(
         The trained model.
 
     Raises:
-        ValueError: If a loss or a gradient is not finite. The weights are those before it.
+        ValueError: If a loss or a gradient is not finite. The weights are those before it. Or if
+            the settings ask for an average of the weights.
 
     Example:
         >>> from dataclasses import replace
@@ -43,6 +44,8 @@ def train_plainly(
     """
     settings = made.settings
     optim, size = settings.optim, settings.data.batch_size
+    if optim.ema is not None:
+        raise ValueError(f"--optim.ema is {optim.ema}, expected none: no average is kept here.")
     model = made.fresh_model() if model is None else model
     source, n = made.source("train", torch.device("cpu"))
     order = Order(n, batch_size=size, seed=settings.seed)

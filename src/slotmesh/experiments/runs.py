@@ -73,7 +73,9 @@ class Run:
                 raise ValueError(f"{self.checkpoint} cannot be read: {error}") from error
         else:
             state = self._saved()["state_dict"]
-            weights = {k.removeprefix("model."): v for k, v in state.items()}
+            # An average of the weights stands for the run where there is one.
+            room = "average." if any(k.startswith("average.") for k in state) else "model."
+            weights = {k.removeprefix(room): v for k, v in state.items() if k.startswith(room)}
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:

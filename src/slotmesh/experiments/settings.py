@@ -52,6 +52,8 @@ class ImageData(Data):
     root: Path | None = None
     """The real dataset: its folder, an HDF5 file in the authors' layout, or a folder with
     train.h5, val.h5 and test.h5. The procedural world by default."""
+    partial: bool = False
+    """Take an incomplete copy of the dataset as it is; a test is on the split that is there."""
     size: int = 64
     """Width and height of the images."""
     workers: int = 2
@@ -82,6 +84,9 @@ class Optim:
     """Whether it falls to 0 along half a cosine."""
     clip: float | None = None
     """Largest norm of the gradient."""
+    ema: float | None = None
+    """Decay of a moving average of the weights, such as 0.999, which is then what is validated,
+    evaluated and exported. It starts lower: at step t it is (1 + t) / (10 + t) at most."""
 
     def factor(self, step: int, steps: int) -> float:
         """Of the learning rate, at a step of so many."""
@@ -101,8 +106,11 @@ class Optim:
         for flag in ("half_life", "clip"):
             if getattr(self, flag) is not None:
                 positive(f"optim.{flag}", getattr(self, flag))
-        if self.drop_at is not None and not 0 < self.drop_at < 1:
-            raise ValueError(f"--optim.drop-at is {self.drop_at}, expected a part between 0 and 1.")
+        for flag in ("drop_at", "ema"):
+            value = getattr(self, flag)
+            if value is not None and not 0 < value < 1:
+                flag = flag.replace("_", "-")
+                raise ValueError(f"--optim.{flag} is {value}, expected a part between 0 and 1.")
 
 
 @dataclass(frozen=True)

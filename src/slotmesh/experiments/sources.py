@@ -7,7 +7,7 @@ import torch
 
 from slotmesh.experiments.experiment import Source, Split
 from slotmesh.experiments.settings import ImageData
-from slotmesh.readers import open_reader
+from slotmesh.readers import BadRecord, open_reader
 from slotmesh.worlds import make_world
 
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -43,7 +43,8 @@ def open_source(
             raise ValueError(f"--data.size or --data.seed: {error}") from error
     if not data.root.exists():
         raise ValueError(f"--data.root is {data.root}, which does not exist.")
-    found = _open(data, data.root, split, reader, options)
+    open_ = _open_partial if data.partial else _open
+    found = open_(data, data.root, split, reader, options)
     shape = tuple(found.sample([0]).image.shape[-2:])
     if shape != (data.size, data.size):
         raise ValueError(
@@ -62,8 +63,37 @@ def _open(data: ImageData, root: Path, split: Split, reader: str, options: dict[
         raise ValueError(f"--data.root {root} has {others[0]}.h5, but no {split}.h5.")
     if root.is_file():
         return open_reader("hdf5", root, split=split)
-    # In CLEVR the scenes of the test split are secret: results are on validation.
-    part = "val" if reader == "clevr" and split == "test" else split
+    part = _labelled(reader, split)
     if reader != "multi-dsprites":
         options = options | {"size": data.size}
     return open_reader(reader, root, split=part, **options)
+
+
+def _open_partial(
+    data: ImageData, root: Path, split: Split, reader: str, options: dict[str, Any]
+) -> Any:
+    """What a copy has of a split; for a test, of the next one where it has nothing of that."""
+    if root.is_file() or reader == "multi-dsprites" or any(root.glob("*.h5")):
+        raise ValueError(
+            f"--data.partial is for the folders of CLEVR, ClevrTex and CLEVRER, but {root} is a "
+            "file or holds files. Leave it out."
+        )
+    parts = _SPLITS[::-1] if split == "test" else (split,)
+    problem: ValueError | None = None
+    for part in dict.fromkeys(_labelled(reader, part) for part in parts):
+        try:
+            found = open_reader(reader, root, split=part, size=data.size, partial=True, **options)
+        except BadRecord:
+            raise
+        except ValueError as error:
+            problem = problem or error
+            continue
+        if len(found):
+            return found
+    said = problem or f"there is no sample of {', '.join(parts)}"
+    raise ValueError(f"--data.partial: {root} has nothing of the {split} split: {said}")
+
+
+def _labelled(reader: str, split: Split) -> Split:
+    """In CLEVR the scenes of the test split are secret: results are on validation."""
+    return "val" if reader == "clevr" and split == "test" else split

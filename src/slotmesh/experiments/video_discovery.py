@@ -172,6 +172,10 @@ class VideoDiscovery(Experiment):
         weight = self.settings.transition.kl_weight
         return {"loss": error + weight * kl, "reconstruction": error, "kl": kl}
 
+    def reads(self, split: Split) -> frozenset[str]:
+        """Masks, and which objects are there, are for judging only."""
+        return frozenset({"image"} if split == "train" else {"image", "mask", "present"})
+
     def metrics(self) -> "dict[str, Metric]":
         """Foreground ARI and mIoU over all frames, and temporal consistency."""
         from slotmesh.metrics import ForegroundARI, ForegroundMIoU, TemporalConsistency

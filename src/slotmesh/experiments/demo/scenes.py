@@ -27,7 +27,7 @@ SHOWN = 4
 """The first of them, which are drawn."""
 HOW = (
     "There are no trained weights in checkpoints/ here to find objects with: `slotmesh reproduce "
-    "multi-dsprites` trains them, which takes a GPU. If they are elsewhere, pass --checkpoints."
+    "table3` trains them, which takes a GPU. If they are elsewhere, pass --checkpoints."
 )
 """What to do where they are missing."""
 

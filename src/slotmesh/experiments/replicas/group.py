@@ -42,6 +42,10 @@ def check_group(experiments: Sequence[Experiment]) -> list[RandomObjects]:
             f"--hardware.precision is {first.hardware.precision}, expected 32: replicas are "
             "trained in single precision."
         )
+    if first.optim.ema is not None:
+        raise ValueError(
+            f"--optim.ema is {first.optim.ema}, expected none: replicas keep no average."
+        )
     return found
 
 

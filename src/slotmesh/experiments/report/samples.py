@@ -29,7 +29,8 @@ class Shower:
         known = found.evaluation or {}
         made = found.run.experiment
         if known.get("root") is not None:
-            data = replace(made.settings.data, root=Path(known["root"]))
+            where = {"root": Path(known["root"]), "partial": known.get("partial", False)}
+            data = replace(made.settings.data, **where)
             made = type(made)(replace(made.settings, data=data))
         self.experiment = made
         self.model: Any = found.run.load_model(self.device)

@@ -6,6 +6,7 @@ from typing import Any
 from slotmesh.experiments.reproduce.choice import Table1Choice, run_choice
 from slotmesh.experiments.reproduce.emd_study import Table1Emd, run_emd_study
 from slotmesh.experiments.reproduce.page import Results, run_results
+from slotmesh.experiments.reproduce.real import RealClevr, run_real
 from slotmesh.experiments.reproduce.table1 import Table1, run_table1
 from slotmesh.experiments.reproduce.trained import COMMANDS as TRAINED
 from slotmesh.experiments.reproduce.trained import TrainTable, run_table
@@ -15,12 +16,14 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "table1-choice": (Table1Choice, run_choice),
     "table1-emd": (Table1Emd, run_emd_study),
     **TRAINED,
+    "real-clevr": (RealClevr, run_real),
     "results": (Results, run_results),
 }
 """Name, settings (a dataclass, whose docstrings are the help text), and what runs them."""
 
 __all__ = [
     "COMMANDS",
+    "RealClevr",
     "Results",
     "Table1",
     "Table1Choice",
@@ -28,6 +31,7 @@ __all__ = [
     "TrainTable",
     "run_choice",
     "run_emd_study",
+    "run_real",
     "run_results",
     "run_table",
     "run_table1",

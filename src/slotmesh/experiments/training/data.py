@@ -4,7 +4,7 @@ from lightning.pytorch import LightningDataModule
 from rich.console import Console
 
 from slotmesh.experiments.experiment import Experiment, Source, Split
-from slotmesh.experiments.training.cache import cached
+from slotmesh.experiments.training.cache import Cached, cached
 from slotmesh.experiments.training.stream import EvalBatches, Order, TrainBatches
 
 # Batches that a world makes at a time on a GPU, which is idle with few samples.
@@ -24,6 +24,15 @@ class RunData(LightningDataModule):
         self.experiment = experiment
         self.console = console
         self._train: TrainBatches | None = None
+        self._kept: dict[str, bool] = {}
+
+    def state_dict(self) -> dict[str, bool]:
+        """Which sets are kept in memory: a resumed run sees the same pixels."""
+        return dict(self._kept)
+
+    def load_state_dict(self, state_dict: dict[str, bool]) -> None:
+        """Keep the same."""
+        self._kept = dict(state_dict)
 
     def train_dataloader(self) -> TrainBatches:
         """From the trainer's step on, without end."""
@@ -79,8 +88,17 @@ class RunData(LightningDataModule):
         source, n = self.experiment.source(split, device)
         if self._is_real:
             return source, n
-        console = self.console if trainer.is_global_zero else None
-        return cached(source, n, device, console), n
+        made = cached(
+            source,
+            n,
+            device,
+            self.console if trainer.is_global_zero else None,
+            split=split,
+            reads=self.experiment.reads(split),
+            before=self._kept.get(split),
+        )
+        self._kept[split] = isinstance(made, Cached)
+        return made, n
 
     @property
     def _is_real(self) -> bool:

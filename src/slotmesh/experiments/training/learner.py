@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torchmetrics import MeanMetric
 
 from slotmesh.experiments.experiment import Experiment
@@ -26,6 +27,10 @@ class Learner(LightningModule):
         super().__init__()
         self.experiment = experiment
         self.model = experiment.fresh_model()
+        self.average: nn.Module | None = None
+        """The moving average of the model's weights, if the settings ask for one."""
+        if experiment.settings.optim.ema is not None:
+            self.average = experiment.fresh_model().requires_grad_(False)
         self.metrics = nn.ModuleDict(experiment.metrics())
         self.val_loss = MeanMetric()
         self.latest: dict[str, Any] = {}
@@ -34,12 +39,18 @@ class Learner(LightningModule):
         """First step whose loss or gradient was not finite; -1 for none."""
         self._fast: FastGradient | None = None
 
+    @property
+    def judged(self) -> nn.Module:
+        """The model that is validated: the average where there is one."""
+        return self.model if self.average is None else self.average
+
     def on_fit_start(self) -> None:
         """Choose how gradients are computed, and where convolutions are fastest."""
         settings = self.experiment.settings
         precision = settings.hardware.precision
         if self.device.type == "cuda" and precision != "32":
-            self.model.to(memory_format=torch.channels_last)  # pyright: ignore
+            for model in {self.model, self.judged}:
+                model.to(memory_format=torch.channels_last)  # pyright: ignore
         if compiles(settings, self.device, self.trainer.world_size):
             self._fast = FastGradient(self.experiment, self.model, half=precision == "bf16")
 
@@ -94,6 +105,18 @@ class Learner(LightningModule):
         optimizer.found_inf = (self.failed_at >= 0).to(torch.float32)
         optimizer.grad_scale = None
 
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Change the weights, and then their average: what is saved next has both."""
+        step = self.global_step
+        super().optimizer_step(*args, **kwargs)
+        decay = self.experiment.settings.optim.ema
+        if self.average is None or decay is None:
+            return
+        # The first weights should not weigh on it for long.
+        decay = min(decay, (1 + step) / (10 + step))
+        kept, new = (tuple(m.parameters()) for m in (self.average, self.model))
+        get_ema_multi_avg_fn(decay)(kept, new, step)
+
     def check_finite(self) -> None:
         """Raise :class:`NonFinite` if a step failed. Waits for the device."""
         step = int(self.failed_at)
@@ -117,7 +140,7 @@ class Learner(LightningModule):
         total = self.trainer.val_dataloaders.totals[batch_idx]  # pyright: ignore
         noise = self._noise("val", batch_idx, total)
         metrics: Any = dict(self.metrics.items())
-        rows = self.experiment.judge(self.model, batch, noise, metrics)
+        rows = self.experiment.judge(self.judged, batch, noise, metrics)
         self.val_loss.update(rows["loss"])
 
     def results(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Pictures(Callback):
         sample = source.sample(range(count)).to(pl_module.device)
         noise = experiment.noise("picture", 0, total=count, device=pl_module.device)
         with torch.inference_mode():
-            picture = experiment.picture(pl_module.model, sample, noise)
+            picture = experiment.picture(pl_module.judged, sample, noise)
         path = self._folder / f"step-{trainer.global_step:06d}.png"
         buffer = io.BytesIO()
         picture.save(buffer, format="PNG")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from slotmesh.experiments.paper import ROWS, TABLES, Row
 from slotmesh.experiments.reproduce.page.notes import COMMON, NOTES
+from slotmesh.experiments.reproduce.page.real import real_section
 from slotmesh.experiments.reproduce.page.text import MISSING, code, grid, minutes
 from slotmesh.experiments.reproduce.trained.card import weights_name
 from slotmesh.experiments.reproduce.trained.record import (
@@ -36,6 +37,7 @@ def trained_section(name: str, results: Path) -> list[str]:
         *_beside(table, records),
         *_measured(table, records),
         *_pictures(table, records, folder),
+        *(real_section(results) if name == "Table 2" else []),
     ]
 
 

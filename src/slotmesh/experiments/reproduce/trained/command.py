@@ -1,4 +1,4 @@
-"""The command: train, test, draw, keep the weights; what is done already is not done again."""
+"""The command: train, test, draw, keep the weights; what is done is not done again."""
 
 import math
 import statistics
@@ -50,8 +50,7 @@ class TrainTable:
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--seed"])] = (0,)
     """One run each: of the first weights, the order of the data and all noise."""
     steps: int | None = None
-    """Training steps; the table's by default. A run that has ended goes on where more are asked
-    for."""
+    """Training steps; the table's by default. A run that has ended continues with more."""
     batch_size: int | None = None
     """Samples in a step; the paper's by default."""
     train_size: int | None = None
@@ -63,14 +62,14 @@ class TrainTable:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """In bfloat16 on a GPU, as long as it trains; in single precision on the CPU."""
     runs: Path = Path("runs/reproduce")
-    """Folder for the runs, TABLE/ROW-SEED. A command that was stopped goes on there; a copy of the
-    folder goes on elsewhere."""
+    """Folder for the runs, TABLE/ROW-SEED. A command that was stopped resumes there, and on another
+    machine from a copy of it."""
     out: Path | None = None
     """Folder for the results and pictures; results/TABLE by default."""
     checkpoints: Path = Path("checkpoints")
     """Folder for the weights of SA and SA-MESH, seed 0."""
     overwrite: bool = False
-    """Test, draw and export anew what is measured; what is trained stays."""
+    """Test, draw and export again what is measured; what is trained stays."""
 
     @property
     def folder(self) -> Path:
@@ -80,7 +79,7 @@ class TrainTable:
 
 def _kind(table: Table) -> type[TrainTable]:
     """Each table is a command of its own, which the command line tells by its type."""
-    about = f"Train and test {table.about}, with pictures and weights."
+    about = f"Train and test {table.about}."
     return type(f"Train {table.name}", (TrainTable,), {"__doc__": about, "table": table})
 
 
@@ -110,7 +109,7 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
     Raises:
         ValueError: If there is no such row, or a folder holds a run or a result with other
             settings.
-        SystemExit: If a signal came while it trained; the same command goes on.
+        SystemExit: If it was asked to stop while it trained; the same command resumes.
     """
     console = Console() if console is None else console
     for name in ("steps", *_SIZES):

@@ -1,4 +1,4 @@
-"""What came of one run of a table, as one small file."""
+"""The result of one run of a table, as one small file."""
 
 import json
 import statistics
@@ -13,7 +13,15 @@ from slotmesh.experiments.settings import Settings, plain
 from slotmesh.report.page import write_whole
 
 # What says where a run is and how often it is saved, not what it computes.
-_PLACES = ("out", "overwrite", "save_every", "log_every", "data.root", "data.workers")
+_PLACES = (
+    "out",
+    "overwrite",
+    "save_every",
+    "log_every",
+    "data.root",
+    "data.partial",
+    "data.workers",
+)
 
 Curves = dict[str, list[Any]]
 """``step``, and numbers at each; None where one is not defined."""

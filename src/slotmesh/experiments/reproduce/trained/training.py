@@ -1,4 +1,4 @@
-"""Training that can be stopped anywhere, and go on there or on another machine."""
+"""Training that can be stopped anywhere, and resumed there or on another machine."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def train(settings: Settings, device: torch.device, console: Console) -> Trained
 
     Raises:
         ValueError: If the folder holds another run.
-        SystemExit: If a signal came; the state is saved.
+        SystemExit: If it was asked to stop; the state is saved.
     """
     # It knows how to draw, which takes long to load.
     from slotmesh.experiments.report.collect import read_csv
@@ -81,7 +81,7 @@ def train(settings: Settings, device: torch.device, console: Console) -> Trained
 def _as_begun(settings: Settings, device: torch.device) -> Settings:
     """With the precision that the run was begun with; it may have been on another machine.
 
-    A run that has ended goes on where more steps are asked for, if its learning rate does not
+    A run that has ended continues where more steps are asked for, if its learning rate does not
     depend on them.
     """
     precision = "bf16" if device.type == "cuda" else "32"
