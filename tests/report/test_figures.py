@@ -7,8 +7,9 @@ import pytest
 import torch
 from jinja2 import UndefinedError
 
+from slotmesh._files import write_whole
 from slotmesh.report.figures import curves, heat_map, panels, save_svg, svg_bytes, svg_uri
-from slotmesh.report.page import render_page, write_whole
+from slotmesh.report.page import render_page
 
 
 def draw():

@@ -4,8 +4,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from slotmesh._files import write_whole as write_whole
-
 
 def render_page(template: str, **values: Any) -> str:
     """Fill a template of ``report/templates``; a value that is missing is an error."""

@@ -100,8 +100,8 @@ def mesh(
             less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"``,
             derivatives of first order only); ``"cpu"``, C, several times as fast as torch there
             (float32 or less, no ``objective``, not ``"unroll"`` or ``"reuse"``, compiled with the
-            wheel or by a C compiler, not inside ``torch.compile`` or ``torch.func``); ``"torch"``, which can do everything
-            everywhere; or ``"auto"`` to choose what fits.
+            wheel or by a C compiler, not inside ``torch.compile`` or ``torch.func``); ``"torch"``,
+            which can do everything everywhere; or ``"auto"`` to choose what fits.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the changed cost.

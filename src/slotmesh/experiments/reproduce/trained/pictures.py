@@ -1,7 +1,6 @@
 """What the trained models make of samples, and how they got there."""
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from PIL import Image
 
+from slotmesh._files import write_whole
 from slotmesh.experiments.report.collect import Found
 from slotmesh.experiments.report.samples import Shower
 from slotmesh.experiments.reproduce.trained.record import Measured
@@ -33,13 +33,14 @@ def write_samples(run: Run, evaluation: dict[str, Any], device: str, path: Path)
         top += one.height
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG", optimize=True)
-    _replace(path, buffer.getvalue())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, buffer.getvalue())
 
 
 def write_curves(found: dict[str, list[Measured]], folder: Path) -> None:
     """All runs that are measured in one figure."""
     if found:
-        _replace(folder / CURVES, svg_bytes(draw_curves(found)))
+        write_whole(folder / CURVES, svg_bytes(draw_curves(found)))
 
 
 def draw_curves(found: dict[str, list[Measured]]) -> Figure:
@@ -98,11 +99,3 @@ def _points(
     pairs = zip(columns["step"], columns.get(name, []), strict=False)
     known = [(step, factor * value) for step, value in pairs if value is not None]
     return [step for step, _ in known], [value for _, value in known]
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole; two processes that draw the same do not disturb each other."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_bytes(content)
-    part.replace(path)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from slotmesh._files import write_whole
+from slotmesh.experiments.checkpoint import last_sound
 from slotmesh.experiments.reproduce.jobs import environment
 from slotmesh.experiments.reproduce.trained.record import Curves, deciding
 from slotmesh.experiments.runs import prepare, steps_done
@@ -16,7 +18,6 @@ from slotmesh.experiments.settings import Settings, flag
 from slotmesh.experiments.tasks import from_plain
 from slotmesh.experiments.train import run_train
 from slotmesh.experiments.training.failure import NonFinite
-from slotmesh.report.page import write_whole
 
 _MACHINES = "machines.json"
 
@@ -54,11 +55,12 @@ def train(settings: Settings, device: torch.device, console: Console) -> Trained
 
     folder = settings.folder
     settings = _as_begun(settings, device)
-    last = folder / "checkpoints" / "last.ckpt"
+    last = last_sound(folder / "checkpoints", lambda words: console.print(words, markup=False))
+    done = 0 if last is None else steps_done(last)
     failed = None
-    if not last.is_file() or steps_done(last) < settings.steps:
+    if done < settings.steps:
         prepare(settings)
-        _note_machine(folder, steps_done(last) if last.is_file() else 0, device)
+        _note_machine(folder, done, device)
         try:
             run_train(settings, console)
         except ValueError as error:
