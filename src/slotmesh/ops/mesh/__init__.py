@@ -99,9 +99,10 @@ def mesh(
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
             less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"``,
             derivatives of first order only); ``"cpu"``, C, several times as fast as torch there
-            (float32 or less, no ``objective``, not ``"unroll"`` or ``"reuse"``, compiled with the
-            wheel or by a C compiler, not inside ``torch.compile`` or ``torch.func``); ``"torch"``,
-            which can do everything everywhere; or ``"auto"`` to choose what fits.
+            (float32 or less, no ``objective``, not ``"unroll"`` or ``"reuse"``, not inside
+            ``torch.compile`` or ``torch.func``; :func:`slotmesh.ops.backends` says whether it is
+            there); ``"torch"``, which can do everything everywhere; or ``"auto"`` to choose what
+            fits.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the changed cost.

@@ -79,10 +79,10 @@ def sinkhorn(
             converged, and only the plan carries a gradient, not ``u`` and ``v``.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
             less, at most 64 slots and 65,536 inputs, no ``tol``, derivatives of first order only);
-            ``"cpu"``, C, several times as fast as torch there (float32 or less, no ``tol``,
-            compiled with the wheel or by a C compiler, not inside ``torch.compile`` or
-            ``torch.func``); ``"torch"``, which can do everything everywhere; or ``"auto"`` to
-            choose what fits.
+            ``"cpu"``, C, several times as fast as torch there (float32 or less, no ``tol``, not
+            inside ``torch.compile`` or ``torch.func``; :func:`slotmesh.ops.backends` says whether
+            it is there); ``"torch"``, which can do everything everywhere; or ``"auto"`` to choose
+            what fits.
 
     Returns:
         A :class:`~slotmesh.ops.Transport`.
