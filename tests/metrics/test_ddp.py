@@ -70,8 +70,9 @@ def test_two_processes_compute_what_one_does(case, key, run):
         for found in results:
             there, left_out = found[case, key][turn]
             if key == "rmse":
-                # Sums of any numbers are exact but for the order of adding.
-                torch.testing.assert_close(there, value, rtol=1e-15, atol=0)
+                # Sums of any numbers are exact but for the order of adding: 220 roundings at most.
+                eps = torch.finfo(torch.float64).eps
+                torch.testing.assert_close(there, value, rtol=220 * eps, atol=0)
                 continue
             torch.testing.assert_close(there, value, rtol=0, atol=0, equal_nan=True)
             assert left_out == undefined
