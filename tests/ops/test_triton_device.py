@@ -65,6 +65,8 @@ class Machine:
 @pytest.fixture
 def machine(device: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """A machine that records launches; ``device`` says how kernels are imported."""
+    if device == "cuda":
+        pytest.skip("a stand-in for GPUs: it runs where there is none")
     from slotmesh.ops._triton import launch, solve
 
     found = Machine()

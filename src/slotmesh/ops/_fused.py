@@ -19,23 +19,26 @@ Backend = Literal["auto", "torch", "triton", "cpu"]
 BACKENDS: tuple[Backend, ...] = ("auto", "torch", "triton", "cpu")
 
 MOST_SLOTS, MOST_INPUTS = 64, 65_536
+# Of an element, over slots and iterations: the kernels count in 32 bits inside it.
+MOST_RECORDED = 2**31 - 1
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
-def use_kernel(op: str, backend: Backend, cost: Tensor, beyond: str | None) -> bool:
+def use_kernel(op: str, backend: Backend, cost: Tensor, n_iters: int, beyond: str | None) -> bool:
     """Whether the kernel is to run; a ValueError where it was asked for by name and cannot.
 
     Args:
         op: The name of the operation, for the error.
         backend: What the caller asked for.
         cost: ``(..., m, n)``, checked to be a matrix.
+        n_iters: Of each Sinkhorn.
         beyond: An option in use that only the torch path knows, in words, or None.
     """
     if backend in ("torch", "cpu") or (backend == "auto" and not cost.is_cuda):
         return False
-    reason = beyond or _unfit(cost)
+    reason = beyond or _unfit(cost, n_iters)
     if reason is not None and backend == "triton":
         raise ValueError(
             f"{op}: backend is 'triton', which does not work here: {reason}. "
@@ -44,11 +47,14 @@ def use_kernel(op: str, backend: Backend, cost: Tensor, beyond: str | None) -> b
     return reason is None
 
 
-def _unfit(cost: Tensor) -> str | None:
+def _unfit(cost: Tensor, n_iters: int) -> str | None:
     """Why the kernels cannot take this cost, or None."""
     m, n = cost.shape[-2:]
     if m > MOST_SLOTS or n > MOST_INPUTS:
         return f"cost is {m} x {n}, and the kernels take at most {MOST_SLOTS} x {MOST_INPUTS}"
+    if 3 * n_iters * m > MOST_RECORDED:
+        most = MOST_RECORDED // (3 * m)
+        return f"n_iters is {n_iters}, and the kernels take at most {most} with {m} slots"
     return cannot_run("cost", cost)
 
 

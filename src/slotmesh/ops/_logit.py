@@ -10,6 +10,8 @@ from slotmesh.ops._typed import custom_op
 
 # Of an element, and of the hidden layer: what fits on the chip beside a block of elements.
 MOST_FEATURES, MOST_HIDDEN = 128, 128
+# The kernel numbers elements in 32 bits, a little beyond the last.
+MOST_ELEMENTS = 2**30
 
 
 def use_logits(x: Tensor, weight: Tensor) -> bool:
@@ -22,6 +24,7 @@ def use_logits(x: Tensor, weight: Tensor) -> bool:
         torch.get_autocast_dtype("cuda") == torch.bfloat16
         and features <= MOST_FEATURES
         and hidden <= MOST_HIDDEN
+        and x.numel() <= MOST_ELEMENTS * features
         and cannot_run("elements", x) is None
     )
 

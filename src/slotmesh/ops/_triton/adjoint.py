@@ -116,7 +116,7 @@ def adjoint(
     columns = 32 * warps * min(NUMBERS, 512 // rows) // rows
     blocks = -(-n // columns)
     # A block each, or several where there are more than a GPU works on at once.
-    each = -(-blocks * batch // PROGRAMS)
+    each = min(blocks, -(-blocks * batch // PROGRAMS))
     n_parts = -(-blocks // each)
     parts = plan.new_empty((batch, n_parts, rows * rows + rows + 1), dtype=torch.float64)
     size = {"N": columns, "M": rows, "num_warps": warps}

@@ -143,7 +143,7 @@ def mesh(
     beyond = "grad is 'unroll'" if grad == "unroll" else None
     beyond = beyond if objective is None else "objective is given"
     implicit = grad == "implicit"
-    if use_kernel("mesh", backend, cost, beyond):
+    if use_kernel("mesh", backend, cost, n_iters, beyond):
         size, per_entry = (lr, False) if step is None else (step, True)
         return _on_chip(
             cost,

@@ -108,7 +108,7 @@ def sinkhorn(
     checks.check_matrix("sinkhorn", "cost", cost)
     beyond = None if tol is None else "tol is given"
     implicit = grad == "implicit"
-    if use_kernel("sinkhorn", backend, cost, beyond):
+    if use_kernel("sinkhorn", backend, cost, n_iters, beyond):
         return _on_chip(cost, a, b, n_iters, temperature, init, slot_mask, input_mask, implicit)
     warm = init if isinstance(init, tuple) else ()
     in_c = use_c("sinkhorn", backend, beyond, cost, a, b, temperature, *warm)
