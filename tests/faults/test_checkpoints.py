@@ -12,10 +12,12 @@ import pytest
 import torch
 from rich.console import Console
 
+from slotmesh.cli import main
 from slotmesh.experiments.checkpoint import DamagedError, last_sound, load_checkpoint, packed
 from slotmesh.experiments.runs import open_run
 from slotmesh.experiments.settings import Settings
 from slotmesh.experiments.train import run_train
+from slotmesh.models import SetCopier
 
 from ..experiments._jobs import assert_same, state, tiny
 from .conftest import Campaign
@@ -256,3 +258,37 @@ def test_the_hash_costs_torch_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.ckpt").write_bytes(packed(content))
     assert_same(torch.load(tmp_path / "x.ckpt", weights_only=True), content)
     assert zipfile.is_zipfile(tmp_path / "x.ckpt")
+
+
+def test_exported_weights(
+    made: tuple[Settings, dict[str, bytes]], tmp_path: Path, campaign: Campaign
+) -> None:
+    """safetensors checks no sums: what is loaded is what was written, or nothing is."""
+    dice = campaign.rng("safetensors")
+    main(["export", str(made[0].folder), "--out", str(tmp_path)])
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    weights = open_run(tmp_path).load_model().state_dict()
+    assert_same(SetCopier.from_pretrained(tmp_path).state_dict(), weights)
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    n, refused = campaign.size(40, 400), 0
+    for i in range(n):
+        damaged = bytearray(whole)
+        inside = i % 2 == 0
+        at = dice.randrange(begin if inside else 0, len(whole))
+        damaged[at] ^= 1 << dice.randrange(8)
+        path.write_bytes(damaged)
+        for load in (lambda: open_run(tmp_path).load_model(), load_pretrained(tmp_path)):
+            try:
+                found = load().state_dict()
+            except ValueError as error:
+                assert str(path) in str(error)  # noqa: PT017
+                refused += 1
+            else:
+                assert not inside
+                assert_same(found, weights)
+    campaign.count("exported weights with a bit flipped: refused, twice each", refused)
+
+
+def load_pretrained(folder: Path) -> Callable[[], Any]:
+    return lambda: SetCopier.from_pretrained(folder)

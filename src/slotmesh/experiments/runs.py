@@ -32,6 +32,7 @@ from slotmesh.experiments.lock import NAME as LOCK
 from slotmesh.experiments.reading import parse_json, read_json
 from slotmesh.experiments.settings import Settings, flag, plain
 from slotmesh.experiments.tasks import experiment, from_plain
+from slotmesh.nn._sealed import check_seal
 
 # What may change between two parts of one run. Where hardware changes how sums are rounded, the run
 # is the same but for its last bits, which is said (training/arithmetic.py).
@@ -67,6 +68,7 @@ class Run:
             from safetensors import SafetensorError
             from safetensors.torch import load_file
 
+            check_seal(self.checkpoint)
             try:
                 weights: dict[str, Any] = load_file(self.checkpoint)
             except (SafetensorError, OSError) as error:

@@ -9,6 +9,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model  # pyright: ignore
 from torch import nn
 
+from slotmesh.nn._sealed import check_seal, seal
+
 
 class Pretrained(PyTorchModelHubMixin):
     """``save_pretrained`` and ``from_pretrained``, strict about what they load."""
@@ -56,6 +58,10 @@ class Pretrained(PyTorchModelHubMixin):
                 f"({error}). Save the model again, or mend config.json."
             ) from error
 
+    def _save_pretrained(self, save_directory: Path) -> None:
+        super()._save_pretrained(save_directory)  # pyright: ignore[reportUnknownMemberType]
+        seal(save_directory / "model.safetensors")
+
     @classmethod
     def _from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
         cls, *, model_id: str, map_location: str = "cpu", strict: bool = True, **kwargs: Any
@@ -76,6 +82,10 @@ class Pretrained(PyTorchModelHubMixin):
         cls, model: Any, model_file: str, map_location: str, strict: bool
     ) -> Any:
         assert isinstance(model, nn.Module)
+        try:
+            check_seal(Path(model_file))
+        except ValueError as error:
+            raise _WeightsError(f"from_pretrained: {error} Save or download it again.") from error
         try:
             load_model(model, model_file, strict=strict, device=map_location)
         except (RuntimeError, SafetensorError) as error:
