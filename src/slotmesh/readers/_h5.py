@@ -73,10 +73,10 @@ class H5File:
 
     def dataset(self, name: str, dtype: Any | None = None, dims: int | None = None) -> h5py.Dataset:
         """A dataset, its type and number of dimensions checked."""
-        with self._looking(f"its dataset {name!r} is damaged"):
-            found = self._checked.get(name)
-            if found is None:
-                found = self._checked[name] = self._check(name)
+        if name not in self._checked:
+            with self._looking(f"its dataset {name!r} is damaged"):
+                self._checked[name] = self._check(name)
+        found = self._checked[name]
         if dtype is not None and found.dtype != dtype:
             expected = np.dtype(dtype).name
             raise self.bad(f"{name} has dtype {found.dtype}, expected {expected}")
