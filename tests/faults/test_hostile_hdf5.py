@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from h5py import h5d, h5g, h5p, h5pl, h5s, h5t, h5z
+from h5py import h5d, h5g, h5p, h5pl, h5s, h5t, h5z  # pyright: ignore
 
 from slotmesh.readers import BadRecord, HDF5Reader, VectorReader
 from slotmesh.readers._hdf5_writer import write
@@ -134,7 +134,7 @@ def test_a_filter_that_is_a_plugin_is_not_loaded(path: Path, plugin: Path) -> No
         refused(path, "images needs the filter 40000 of HDF5, expected none but gzip, lzf, shuffle")
         assert not loaded.exists()
         with h5py.File(path) as file, pytest.raises(OSError, match="plugin"):
-            file["images"][0]
+            file["images"][0]  # pyright: ignore
         assert loaded.exists()
 
 
@@ -167,7 +167,7 @@ def test_a_filter_of_a_group_is_not_loaded(path: Path, plugin: Path) -> None:
         assert not loaded.exists()
         assert h5pl.size() == folders  # put back for others
         with h5py.File(path) as file, pytest.raises(RuntimeError):
-            list(file["objects"])
+            list(file["objects"])  # pyright: ignore
         assert loaded.exists()
 
 
@@ -275,7 +275,7 @@ def test_vectors_that_are_only_claimed(tmp_path: Path) -> None:
         del file.attrs["digest"], file["checksum"]
         file.attrs["format_version"] = 1
         for name in ("inputs", "targets", "index"):
-            file[name].resize(10**7, axis=0)
+            file[name].resize(10**7, axis=0)  # pyright: ignore
     with pytest.raises(BadRecord, match=r"x\.h5: it claims .* bytes of vectors, and has"):
         VectorReader(path)
 

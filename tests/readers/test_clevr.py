@@ -186,7 +186,7 @@ def test_a_bad_scenes_file(root: Path, content: str | bytes, reason: str) -> Non
 def test_a_damaged_image(root: Path) -> None:
     path = root / "images" / "train" / "CLEVR_train_000002.png"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(BadRecord, match=r"CLEVR_train_000002\.png: it is not an image"):
+    with pytest.raises(BadRecord, match=r"CLEVR_train_000002\.png: it is not a PNG image"):
         ClevrReader(root).read(2)
 
 

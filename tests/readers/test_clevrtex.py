@@ -164,7 +164,7 @@ def test_damaged_files(root: Path, ending: str, damage: str) -> None:
     path.unlink()
     if damage != "missing":
         path.write_bytes(raw[: len(raw) // 2] if damage == "cut" else b"\x00noise")
-    what = "missing" if damage == "missing" else "not JSON|not an image, or damaged"
+    what = "missing" if damage == "missing" else "not JSON|not a PNG image, or damaged"
     with pytest.raises(BadRecord, match=rf"CLEVRTEX_full_000001\{ending}: .*({what})"):
         ClevrTexReader(root, "test").read(1)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from slotmesh.readers import BadRecord, HDF5Reader, VectorReader
+from slotmesh.readers._hdf5_layout import Skipped
 from slotmesh.readers._hdf5_writer import write
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES
 from slotmesh.worlds import MultiDSprites, RandomObjects
@@ -305,6 +306,92 @@ def test_damage_within_the_file(tmp_path: Path) -> None:
     with pytest.raises(BadRecord, match=r"x\.h5, record 2: images cannot be read"):
         reader.sample(range(6))
     assert equal(reader.sample([4, 5]), content, [4, 5])
+
+
+def hide_columns(file: h5py.File) -> None:
+    file.move("objects", "objectz")
+
+
+def drop_a_column(file: h5py.File) -> None:
+    del file["objects/x"]
+
+
+def swap_two_columns(file: h5py.File) -> None:
+    file.move("objects/x", "objects/z")
+    file.move("objects/y", "objects/x")
+    file.move("objects/z", "objects/y")
+
+
+def change_an_attribute(file: h5py.File) -> None:
+    file.attrs["settings"] = np.bytes_(b'{"has_masks": false}')
+
+
+def drop_an_attribute(file: h5py.File) -> None:
+    del file.attrs["source"]
+
+
+def drop_the_digest(file: h5py.File) -> None:
+    del file.attrs["digest"]
+
+
+def drop_the_checksums(file: h5py.File) -> None:
+    del file["checksum"]
+
+
+def turn_back_the_version(file: h5py.File) -> None:
+    file.attrs["format_version"] = 1
+
+
+def cut_rows(file: h5py.File) -> None:
+    for name in ("images", "masks", "present", "index", "checksum"):
+        file[name].resize(3, axis=0)  # pyright: ignore
+    for column in file["objects"].values():  # pyright: ignore
+        column.resize(3, axis=0)
+
+
+def change_what_was_skipped(file: h5py.File) -> None:
+    file["skipped/index"][0] = 7  # pyright: ignore
+
+
+def lose_a_chunk(file: h5py.File) -> None:
+    # HDF5 gives zeros where it has no chunk.
+    images = file["images"]
+    images.resize(0, axis=0)  # pyright: ignore
+    images.resize(4, axis=0)  # pyright: ignore
+
+
+def change_a_pixel(file: h5py.File) -> None:
+    file["images"][2, 0, 0, 0] ^= 1  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (hide_columns, "it has no dataset 'objectz'"),
+        (drop_a_column, "its structure is not that of its digest"),
+        (swap_two_columns, "record 0: its checksum is wrong"),
+        (change_an_attribute, "its structure is not that of its digest"),
+        (drop_an_attribute, "its structure is not that of its digest"),
+        (drop_the_digest, "its structure is not that of its digest"),
+        (drop_the_checksums, "its structure is not that of its digest"),
+        (turn_back_the_version, "its structure is not that of its digest"),
+        (cut_rows, "its structure is not that of its digest"),
+        (change_what_was_skipped, "its structure is not that of its digest"),
+        (lose_a_chunk, "record 0: its checksum is wrong"),
+        (change_a_pixel, "record 2: its checksum is wrong"),
+    ],
+)
+def test_no_part_of_our_own_file_changes_unseen(
+    tmp_path: Path, change: Callable[[h5py.File], None], reason: str
+) -> None:
+    path = tmp_path / "x.h5"
+    records = [MultiDSprites(size=16).sample(range(4)), Skipped(4, "cut short")]
+    write(path, lambda start: records, n=5, source="multi-dsprites", settings={})
+    assert len(HDF5Reader(path).sample(range(4))) == 4
+    with h5py.File(path, "a") as file:
+        change(file)
+    with pytest.raises(BadRecord, match=r"x\.h5(: |, )" + reason):
+        HDF5Reader(path).sample(range(4))
 
 
 @pytest.mark.parametrize("damage", ["cut", "noise", "empty"])

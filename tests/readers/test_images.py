@@ -101,7 +101,7 @@ def test_files_that_are_no_images(tmp_path: Path) -> None:
     for name, content in cases.items():
         path = tmp_path / f"{name}.png"
         path.write_bytes(content)
-        with pytest.raises(BadRecord, match=rf"{name}\.png: it is not an image, or damaged"):
+        with pytest.raises(BadRecord, match=rf"{name}\.png: it is not a PNG image, or damaged"):
             load_rgb(path)
     with pytest.raises(BadRecord, match=r"gone\.png: the file is missing"):
         load_rgb(tmp_path / "gone.png")

@@ -116,5 +116,5 @@ def test_clevrer_videos_have_128_frames(tmp_path: Path) -> None:
     with pytest.raises(BadRecord, match=r"torn\.mp4: "):
         load_frames(torn, [0, 127])
     torn.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(BadRecord, match=r"torn\.mp4: it is not a video"):
+    with pytest.raises(BadRecord, match=r"torn\.mp4: it is not an mp4"):
         load_frames(torn, [0])

@@ -40,7 +40,7 @@ class H5File:
                 "(images, masks, num_objects)."
             )
         _door.enter(path).close()
-        with self._explained("it is not an HDF5 file, damaged or cut short"):
+        with self._looking("it is not an HDF5 file, damaged or cut short"):
             self._file = h5py.File(path, "r")
         self._checked: dict[str, h5py.Dataset] = {}
         self._bursting: set[str] = set()
@@ -57,26 +57,26 @@ class H5File:
 
     def names(self, group: str = "/") -> list[str]:
         """The entries of a group, in order; none where there is no such group."""
-        with self._explained(f"its group {group!r} is damaged"):
+        with self._looking(f"its group {group!r} is damaged"):
             found = self._find(group)
             return sorted(found) if isinstance(found, h5py.Group) else []
 
     def attribute(self, name: str) -> str | int | float | bool | None:
         """An attribute of the file; None where it is not there, or no text or single number."""
-        with self._explained(f"its attribute {name!r} is damaged"):
+        with self._looking(f"its attribute {name!r} is damaged"):
             return self._attribute(name) if name in list(self._file.attrs) else None
 
     def attributes(self) -> dict[str, Any]:
         """All attributes of the file."""
-        with self._explained("its attributes are damaged"):
+        with self._looking("its attributes are damaged"):
             return {name: self._attribute(name) for name in sorted(self._file.attrs)}
 
     def dataset(self, name: str, dtype: Any | None = None, dims: int | None = None) -> h5py.Dataset:
         """A dataset, its type and number of dimensions checked."""
-        with self._explained(f"its dataset {name!r} is damaged"):
-            found = self._checked.get(name)
-            if found is None:
-                found = self._checked[name] = self._check(name)
+        if name not in self._checked:
+            with self._looking(f"its dataset {name!r} is damaged"):
+                self._checked[name] = self._check(name)
+        found = self._checked[name]
         if dtype is not None and found.dtype != dtype:
             expected = np.dtype(dtype).name
             raise self.bad(f"{name} has dtype {found.dtype}, expected {expected}")
@@ -88,6 +88,7 @@ class H5File:
         """Some rows of a dataset."""
         found = self.dataset(name)
         damaged = f"{name} cannot be read, the file is damaged or cut short"
+        # Its filters are known by now, and need no plugin.
         with self._explained(damaged, record):
             problem = _h5_safe.burst_problem(found, rows) if name in self._bursting else None
             if problem:
@@ -96,7 +97,7 @@ class H5File:
 
     def texts(self, name: str) -> list[str]:
         """A list of strings."""
-        with self._explained(f"its dataset {name!r} is damaged"):
+        with self._looking(f"its dataset {name!r} is damaged"):
             found = self._stored(name)
             simple = found.shape is not None and found.ndim == 1 and found.chunks is None
             if not simple or not _is_text(found.dtype) or found.nbytes > _MOST_TEXTS:
@@ -148,10 +149,15 @@ class H5File:
         return plain(self._file.attrs[name])
 
     @contextmanager
+    def _looking(self, damaged: str) -> Iterator[None]:
+        """While the structure of the file is looked at, of which any part may ask for a plugin."""
+        with self._explained(damaged), no_plugins():
+            yield
+
+    @contextmanager
     def _explained(self, damaged: str, record: int | None = None) -> Iterator[None]:
         try:
-            with no_plugins():
-                yield
+            yield
         except BadRecord:
             raise
         # All of these are what h5py makes of damage.

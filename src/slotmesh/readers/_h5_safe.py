@@ -7,7 +7,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5z
+from h5py import h5d, h5z  # pyright: ignore
 from numpy.typing import NDArray
 
 MOST_ROWS = 1 << 24

@@ -42,7 +42,7 @@ def read_header(file: H5File) -> Header | None:
         return None
     attributes = file.attributes()
     version = attributes.get("format_version")
-    if version not in range(1, FORMAT_VERSION + 1):
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         expected = f"expected 1 to {FORMAT_VERSION}. Update slotmesh"
         raise file.bad(f"its format_version is {version}, {expected}")
     sealed = version > 1 or "digest" in attributes or "checksum" in file.names()

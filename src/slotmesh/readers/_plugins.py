@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from h5py import h5pl
+from h5py import h5pl  # pyright: ignore
 
 _lock = threading.RLock()
 

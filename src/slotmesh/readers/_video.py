@@ -63,7 +63,9 @@ def load_frames(path: Path, frames: Sequence[int], record: int | str | None = No
         except BadRecord:
             raise
         except (av.error.FFmpegError, OSError, EOFError, IndexError, ValueError) as error:
-            raise BadRecord(path, record, f"it is not an mp4, or damaged: {error}") from error
+            # FFmpeg's has the file's name behind it, which is a number here.
+            why = getattr(error, "strerror", None) or error
+            raise BadRecord(path, record, f"it is not an mp4, or damaged: {why}") from error
     if len(found) < len(wanted):
         raise BadRecord(
             path, record, f"it has {count} frames, expected at least {max(wanted) + 1}: cut short?"
