@@ -107,8 +107,8 @@ def check_potentials(case: Case, t: Transport) -> None:
     tau = case.options["temperature"]
     tau = tau[..., None, None].to(t.u.dtype).double() if isinstance(tau, Tensor) else tau
     kernel, u, v = t.cost.double() / tau, t.u.double().unsqueeze(-1), t.v.double().unsqueeze(-2)
-    # In C an entry is at least 1e-30 of the largest of its column, before it is scaled.
-    least = 1e-20 * t.plan.double().amax((-2, -1), keepdim=True)
+    # In C an entry is at least 1e-30 of its column's largest, and then scaled by up to 1e8 twice.
+    least = 1e-12 * t.plan.double().amax((-2, -1), keepdim=True)
     filled = t.plan > least.clamp(min=100 * torch.finfo(t.plan.dtype).tiny)
     log = torch.where(filled, t.plan.double(), 1.0).log()
     size = 1 + (kernel.abs() + u.abs() + v.abs()).where(filled, 0.0).amax((-2, -1), keepdim=True)
