@@ -47,6 +47,8 @@ def test_pages(page: Path) -> None:
 def test_everything_public_has_an_example() -> None:
     """Functions and classes that a user calls; bases and plain records are described instead."""
     described = {
+        "BackendStatus",
+        "Backends",
         "MeshObjective",
         "Objective",
         "OptimalTransport",
