@@ -1,5 +1,6 @@
 """The trained tables of RESULTS.md, and the results and weights behind them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -206,15 +207,22 @@ def test_committed_weights_are_those_of_the_results(table: Any) -> None:
 
 def test_readme_says_what_was_measured() -> None:
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    ours, papers = {}, {}
-    found = records_in(RESULTS / "table3", ("SA", "SA-MESH"))
-    for variant in ("SA", "SA-MESH"):
-        [mean] = together(found[variant], ["fg_miou"])
-        ours[variant] = round(float(mean.split()[0]))
-        [row] = [r for r in ROWS if (r.table, r.variant) == ("Table 3", variant)]
-        papers[variant] = round(100 * row.results["fg_miou"][0])
-    expected = (
-        f"fit the objects with an FG-mIoU of {ours['SA-MESH']} %, those of SA with {ours['SA']} % "
-        f"(paper: {papers['SA-MESH']} and {papers['SA']})"
-    )
-    assert expected in said
+
+    def numbers(table: str, metric: str, digits: int) -> tuple[str, ...]:
+        """Ours of SA-MESH and SA, then the paper's, in percent."""
+        found = records_in(RESULTS / table.lower().replace(" ", ""), ("SA", "SA-MESH"))
+        ours, papers = [], []
+        for variant in ("SA-MESH", "SA"):
+            [mean] = together(found[variant], [metric])
+            ours.append(f"{float(mean.split()[0]):.{digits}f}")
+            [row] = [r for r in ROWS if (r.table, r.variant) == (table, variant)]
+            papers.append(f"{100 * row.results[metric][0]:.{digits}f}")
+        return *ours, *papers
+
+    a, b, c, d = numbers("Table 3", "fg_miou", 0)
+    assert f"with an FG-mIoU of {a} %, those of SA with {b} % (paper: {c} and {d})" in said
+    a, b, c, d = numbers("Table 2", "ap_inf", 1)
+    assert f"average precision of {a} %, SA with {b} % (paper: {c} and {d})" in said
+    real = json.loads((RESULTS / "real-clevr" / "SA-MESH.json").read_text())
+    ap = f"{100 * real['metrics']['ap_inf']:.1f}"
+    assert f"on {real['n']} real CLEVR images it is {ap} %" in said
