@@ -22,8 +22,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
-# The C of slotmesh is compiled for the processor at hand, unless -march comes later.
-_CC = f"sh -c 'exec {os.environ.get('CC', 'cc')} \"$@\" -march=%s' cc"
 # What torch, MKL, oneDNN, OpenBLAS, NumPy, glibc and slotmesh look at to choose their code.
 INSTRUCTIONS: dict[str, dict[str, str]] = {
     "native": {},
@@ -34,7 +32,7 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
         "OPENBLAS_CORETYPE": "Nehalem",
         "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX2,-FMA",
-        "CC": _CC % "x86-64",
+        "SLOTMESH_NATIVE": "baseline",
     },
     "avx2": {
         "ATEN_CPU_CAPABILITY": "avx2",
@@ -43,7 +41,7 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
         "OPENBLAS_CORETYPE": "Zen",
         "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F",
-        "CC": _CC % "x86-64-v3",
+        "SLOTMESH_NATIVE": "avx2",
     },
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512", "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
 }
@@ -67,7 +65,7 @@ class Configuration:
         """Its variables; those that another configuration sets are taken out."""
         ours = {name for variables in INSTRUCTIONS.values() for name in variables}
         ours |= {"SLOTMESH_SHUFFLE", "SLOTMESH_SOAK"}
-        found = {k: v for k, v in os.environ.items() if k not in ours or k == "CC"}
+        found = {k: v for k, v in os.environ.items() if k not in ours}
         found |= INSTRUCTIONS[self.instructions] | {"OMP_NUM_THREADS": str(self.threads)}
         if self.shuffled:
             found["SLOTMESH_SHUFFLE"] = str(seed)

@@ -1,12 +1,12 @@
 """Every level of instructions that this processor has gives the same numbers, up to rounding."""
 
 import ctypes
-import os
+from pathlib import Path
 
 import pytest
 import torch
 
-from slotmesh.ops import _native, backends, mesh
+from slotmesh.ops import _native, mesh
 from slotmesh.ops._native import library, recipe
 
 from .._reference import gradients, leaf, randn
@@ -17,10 +17,11 @@ LEVELS = tuple(recipe.X86_64)
 @pytest.fixture(params=LEVELS)
 def level(request, prebuilt, monkeypatch):
     """Computes with the functions of a level."""
-    best = library.load().level
+    found = ctypes.CDLL(str(prebuilt))
+    found.slotmesh_level.restype = ctypes.c_char_p
+    best = found.slotmesh_level().decode()
     if LEVELS.index(request.param) > LEVELS.index(best):
         pytest.skip(f"this processor has {best} at most")
-    found = ctypes.CDLL(str(prebuilt))
     functions = {
         name: getattr(found, f"slotmesh_{name}_{request.param}")
         for name in ("solve", "pull_back", "adjoint")
@@ -42,13 +43,19 @@ def test_same_numbers(level, grad, shape):
         torch.testing.assert_close(x.double(), y, rtol=1e-3, atol=1e-4)
 
 
-def test_level_of_this_processor():
-    """Another program's opinion: torch's."""
-    status = backends().cpu
-    if "ATEN_CPU_CAPABILITY" in os.environ:
-        pytest.skip("ATEN_CPU_CAPABILITY is set, which is not the processor's")
-    if not status.available:
-        pytest.skip(f"no C: {status.reason}")
-    theirs = torch.backends.cpu.get_cpu_capability()
-    expected = {"AVX512": {"avx512"}, "AVX2": {"avx2", "avx512"}}
-    assert status.instructions in expected.get(theirs, {"baseline"})
+@pytest.mark.parametrize("switch", [None, *LEVELS])
+def test_level_of_this_processor(prebuilt, monkeypatch, switch):
+    """The best that the kernel says it has, or less where that is asked for."""
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        pytest.skip("this system has no /proc/cpuinfo")
+    best = 0
+    if {"avx2", "fma"} <= flags:
+        best = 2 if {f"avx512{part}" for part in ("f", "bw", "cd", "dq", "vl")} <= flags else 1
+    if switch is None:
+        monkeypatch.delenv(library.SWITCH, raising=False)
+    else:
+        monkeypatch.setenv(library.SWITCH, switch)
+        best = min(best, LEVELS.index(switch))
+    assert library._open(prebuilt, "cached").level == LEVELS[best]

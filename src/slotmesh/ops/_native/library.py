@@ -115,11 +115,19 @@ def _compiled(note: str | None) -> Library:
             return _open(built, "temporary", f"{note}, and {error}" if note else str(error))
 
 
+def _at_most(wanted: str | None, best: str) -> str:
+    """The level to use: the best one, unless a lower one is asked for."""
+    levels = list(recipe.X86_64)
+    if wanted in levels and levels.index(wanted) < levels.index(best):
+        return wanted
+    return best
+
+
 def _open(path: Path, origin: Origin, note: str | None = None) -> Library:
     library = ctypes.CDLL(str(path))
     try:
         library.slotmesh_level.restype = ctypes.c_char_p
-        level: str = library.slotmesh_level().decode()
+        level = _at_most(os.environ.get(SWITCH), library.slotmesh_level().decode())
         names = ("solve", "pull_back", "adjoint")
         functions = {name: getattr(library, f"slotmesh_{name}_{level}") for name in names}
     except AttributeError as error:
