@@ -3,6 +3,7 @@
 import io
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from slotmesh.experiments.train import check_hardware, run_train
 from slotmesh.experiments.training.arithmetic import arithmetic, change, chosen
 from slotmesh.experiments.training.gradient import WORTH, compiles
 from slotmesh.experiments.training.learner import Learner
-from slotmesh.ops import _native
+from slotmesh.ops import backends
 
 from ._jobs import assert_same, flags, metrics, run_job, state, tiny
 from ._jobs import change as changed
@@ -78,7 +79,7 @@ def test_one_thread_again_is_not(tmp_path: Path) -> None:
     assert "It resumes" not in train(changed(settings, hardware__deterministic=True))
 
 
-@pytest.mark.skipif(_native.unavailable() is not None, reason="no C here")
+@pytest.mark.skipif(backends().auto["cpu"] != "cpu", reason="no C here")
 def test_another_backend(tmp_path: Path) -> None:
     """As after a signal that killed the compiler, or on a machine without one."""
     settings = stopped(tmp_path, "SA-MESH", {"SLOTMESH_NATIVE": "0"})
@@ -101,7 +102,8 @@ def test_softmax_has_no_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """SA is the same with and without C."""
     settings = tiny("random-objects", "SA", tmp_path)
     now = arithmetic(settings, CPU, 1)
-    monkeypatch.setattr(_native, "unavailable", lambda: "no compiler")
+    without = SimpleNamespace(auto={"cpu": "torch"})
+    monkeypatch.setattr("slotmesh.experiments.training.arithmetic.backends", lambda: without)
     assert arithmetic(settings, CPU, 1) == now
     sinkhorn = arithmetic(tiny("random-objects", "SA-SH", tmp_path), CPU, 1)
     assert sinkhorn["transport"] == "torch"
