@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import signal
-import time
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,32 +76,37 @@ def test_a_killed_process_does_not_block(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / NAME).exists()
 
 
+# A process that takes the lock and starts another, which outlives it.
+PARENT = """
+import os, runpy, sys, time
+runpy.run_path(sys.argv[1])["Lock"](__import__("pathlib").Path(sys.argv[2])).acquire()
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(600)
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_does_not_keep_it(tmp_path: Path) -> None:
+def test_a_child_does_not_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As processes that read data: they may live for a while when the first is killed."""
-    ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:  # pragma: no cover
-        Lock(tmp_path).acquire()
-        if os.fork() == 0:
-            os.write(ready[1], b"x")
-            os.read(go[0], 1)  # until the test lets it end
-            os._exit(0)
-        time.sleep(600)
-        os._exit(0)
-    try:
-        assert os.read(ready[0], 1) == b"x"
-        with pytest.raises(ValueError, match=f"pid {child} on"):
-            Lock(tmp_path).acquire()
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        mine = Lock(tmp_path)
-        mine.acquire()
-        mine.release()
-    finally:
-        os.write(go[1], b"x")
-        for end in (*ready, *go):
-            os.close(end)
+    command = [sys.executable, "-c", PARENT, module.__file__, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            with pytest.raises(ValueError, match=f"pid {parent.pid} on"):
+                Lock(tmp_path).acquire()
+            parent.kill()
+            parent.wait()
+            os.kill(child, 0)  # it is alive, and lets go of its copy as soon as it runs
+            monkeypatch.setattr(module, "_PATIENCE_S", 60.0)
+            mine = Lock(tmp_path)
+            mine.acquire()
+            mine.release()
+        finally:
+            os.kill(child, signal.SIGKILL)
+            parent.kill()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', "\udcff"])
