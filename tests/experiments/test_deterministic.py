@@ -122,6 +122,9 @@ def test_changes_in_words(tmp_path: Path) -> None:
     assert (said, fix) == ("on cpu (NVIDIA H200 before)", "train on NVIDIA H200")
     said, fix = change(now | {"transport": "torch"}, now | {"transport": "C"})
     assert "make a C compiler available" in fix
+    said, fix = change(now | {"native": "baseline"}, now | {"native": "avx2"})
+    assert said == "with baseline instructions in C (avx2 before)"
+    assert "SLOTMESH_NATIVE=avx2" in fix
 
 
 def test_a_deterministic_step_is_not_compiled(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ _WORDS = {
     "kernels": ("with {} kernels", "see --hardware.deterministic and --hardware.compile"),
     "threads": ("with {} thread(s)", "pass --hardware.threads {}"),
     "instructions": ("with {} instructions", "train on a processor with {}"),
+    "native": ("with {} instructions in C", "set SLOTMESH_NATIVE={} or leave it unset"),
 }
 _TO_HAVE = {
     "C": "make a C compiler available and leave SLOTMESH_NATIVE unset",
@@ -44,6 +45,8 @@ def arithmetic(settings: Settings, device: torch.device, n_processes: int) -> di
     if device.type == "cpu":
         found["threads"] = str(torch.get_num_threads())
         found["instructions"] = torch.backends.cpu.get_cpu_capability()
+        if found["transport"] == "C":
+            found["native"] = str(backends().cpu.instructions)
     return found
 
 
