@@ -77,7 +77,7 @@ class Optim:
     warmup: int = 0
     """Steps over which it rises from 0."""
     half_life: int | None = None
-    """Steps in which it falls by half, all along."""
+    """Half-life of the learning rate, in steps."""
     drop_at: float | None = None
     """Part of the run after which it falls to a tenth."""
     cosine: bool = False

@@ -89,9 +89,9 @@ def mesh(
             :class:`slotmesh.nn.LearnedObjective`.
         grad: ``"straight_through"`` treats the change of the cost as a constant (the paper's) and
             differentiates the iterations of the last Sinkhorn, with ``"reuse"`` of all of them;
-            ``"implicit"`` treats the change likewise and the last plan as converged, so that what
-            potentials can undo has no gradient; only the plan and ``cost`` carry one, and there
-            is no graph to ``"reuse"``;
+            ``"implicit"`` treats the change likewise and the last plan as converged, so that row
+            and column shifts of the cost get zero gradient; only the plan and ``cost`` carry one,
+            and there is no graph to ``"reuse"``;
             ``"unroll"`` differentiates the descent too, and with it what the objective holds. It
             is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials. Close to a tie it is
             as steep as the decision is sudden, and steeper with every step; at an exact tie of all

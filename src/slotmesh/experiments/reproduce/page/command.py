@@ -14,8 +14,9 @@ from slotmesh.experiments.reproduce.page.trained import trained_section
 _HEAD = """# Results
 
 What was measured with slotmesh, beside what the paper reports. This page is made from the files in
-`results/` by `slotmesh reproduce results`; the tests check that it is up to date. A run whose loss,
-gradient or error became not finite has failed: it counts as worse than any other.
+`results/` by `slotmesh reproduce results`; the tests check that it is up to date. A run that
+diverges (NaN or infinity in its loss, gradient or error) has failed: it counts as worse than any
+other.
 """
 
 
