@@ -46,6 +46,8 @@ def test_killed_compiler_is_not_a_missing_one(cache, quick, tmp_path, load, how,
 
 CHILD = """if True:
     import signal, torch
+    # It may be inherited as ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     from slotmesh.ops import _native, backends, mesh
     _native.library.SHIPPED = _native.library.Path("nothing")
     try:
