@@ -63,6 +63,14 @@ class BuildError(Exception):
     """There is no library, for a reason that stays."""
 
 
+class KilledError(RuntimeError):
+    """A compiler died of a signal; ``code`` is its exit status."""
+
+    def __init__(self, said: str, code: int) -> None:
+        super().__init__(said)
+        self.code = code
+
+
 def find_compiler() -> tuple[str, ...]:
     """The command of a C compiler; it may have arguments."""
     given = (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang")
@@ -174,22 +182,36 @@ def _run_all(
         environment["TMPDIR"] = str(scratch)
     started: list[subprocess.Popen[bytes]] = []
     end = time.monotonic() + PATIENCE_S
+
+    def start(command: list[str]) -> subprocess.Popen[bytes]:
+        if given_up.is_set():
+            raise BuildError("not wanted any more")
+        process = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    def finish(process: subprocess.Popen[bytes], command: list[str]) -> bytes:
+        for _ in range(3):
+            try:
+                return _result(process, command[0], end, given_up)
+            except KilledError as error:
+                # Sent to our group before its session was its own; a shell lets such a signal in.
+                if -error.code not in OTHERS_BUSINESS:
+                    raise
+                process = start(command)
+        return _result(process, command[0], end, given_up)
+
     try:
-        for command in commands:
-            if given_up.is_set():
-                raise BuildError("not wanted any more")
-            process = subprocess.Popen(  # noqa: S603
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,
-            )
-            started.append(process)
+        running = [start(command) for command in commands]
         return [
-            _result(process, command[0], end, given_up)
-            for process, command in zip(started, commands, strict=True)
+            finish(process, command) for process, command in zip(running, commands, strict=True)
         ]
     finally:
         for process in started:
@@ -210,10 +232,11 @@ def _result(
     code = process.returncode
     # A shell adds 128 to the number of the signal.
     if code < 0 or 128 < code <= 192 or _KILLED.search(said):
-        raise RuntimeError(
+        raise KilledError(
             f"{name} was killed by a signal while it compiled slotmesh's C: exit status {code}. "
             "Call again to compile again, or set SLOTMESH_NATIVE=0 to compute in torch. "
-            f"It wrote: {said[-500:] or 'nothing'}"
+            f"It wrote: {said[-500:] or 'nothing'}",
+            code,
         )
     if code != 0:
         raise BuildError(f"{name} failed: {said[-500:]}")
