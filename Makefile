@@ -24,7 +24,7 @@ demo: $(READY) ## See MESH break a tie, learn live, and find objects
 test: $(READY) ## Run the tests, with the coverage of ops and nn
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov --cov-report=term
 
-soak: $(READY) ## Run the tests as other machines would, and long campaigns (an hour; ONLY="plain avx2-1" SEED=7)
+soak: $(READY) ## Run the tests as other machines would, and long campaigns (two hours; ONLY="plain avx2-1" SEED=7)
 	@$(BIN)/python tests/soak.py --only "$(ONLY)" $(if $(SEED),--seed $(SEED))
 
 check: $(READY) ## Lint and type-check
