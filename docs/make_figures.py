@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from slotmesh.experiments.demo import draw_ties
-from slotmesh.experiments.explain import draw_descent
-from slotmesh.experiments.ties import paper_ties, transport_tie
+from paper.figures.descent import draw_descent
+from slotmesh.demo import draw_ties
+from slotmesh.demo.ties import paper_ties, transport_tie
 from slotmesh.report.figures import save_svg
 
 

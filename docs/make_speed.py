@@ -1,9 +1,9 @@
-"""Put the results of `slotmesh bench` that are in benchmarks/results into docs/speed.md."""
+"""Put the results of `python -m benchmarks` that are in benchmarks/results into docs/speed.md."""
 
 from pathlib import Path
 
-from slotmesh.experiments.bench.page import filled, save_pictures
-from slotmesh.experiments.bench.results import FOLDER, read_all
+from benchmarks.page import filled, save_pictures
+from benchmarks.record import FOLDER, read_all
 
 
 def main() -> None:

@@ -60,5 +60,5 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("slotmesh.experiments.demo.copying.run_train", stop)
+    monkeypatch.setattr("slotmesh.demo.copying.run_train", stop)
     assert run("demo", "--out", str(tmp_path)) == 130

@@ -21,7 +21,7 @@ def test_sphinx_builds_without_warnings(tmp_path: Path) -> None:
 
 def test_pictures_are_made_by_code(tmp_path: Path) -> None:
     """What docs/make_figures.py draws are the pictures that are shown."""
-    from slotmesh.experiments.explain import draw_descent
+    from paper.figures.descent import draw_descent
     from slotmesh.report.figures import svg_bytes
 
     shown = (DOCS / "images" / "descent.svg").read_text()

@@ -8,16 +8,13 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh import __version__
-from slotmesh.experiments import data, reproduce
-from slotmesh.experiments.bench import Bench, run_bench
-from slotmesh.experiments.demo import Demo, run_demo
-from slotmesh.experiments.evaluate import Evaluate, run_evaluate
-from slotmesh.experiments.export import ExportModel, run_export_model
-from slotmesh.experiments.figures import Figure, run_figure
-from slotmesh.experiments.report import Report, run_report
-from slotmesh.experiments.tasks import TASKS, preset
-from slotmesh.experiments.train import run_train
+from slotmesh import __version__, data
+from slotmesh.demo import Demo, run_demo
+from slotmesh.training.evaluate import Evaluate, run_evaluate
+from slotmesh.training.export import ExportModel, run_export_model
+from slotmesh.training.report import Report, run_report
+from slotmesh.training.tasks import TASKS, preset
+from slotmesh.training.train import run_train
 
 Command = tuple[type, Callable[[Any], object]]
 """Settings (a dataclass, whose docstrings are the help text), and what runs them."""
@@ -27,15 +24,12 @@ COMMANDS: dict[str, Command] = {
     "evaluate": (Evaluate, run_evaluate),
     "report": (Report, run_report),
     "export": (ExportModel, run_export_model),
-    "figure": (Figure, run_figure),
-    "bench": (Bench, run_bench),
 }
 GROUPS: dict[str, tuple[str, dict[str, Command]]] = {
     "train": (
         "Train an experiment of the paper, or go on with a run that stopped.",
         {name: (kind.settings_type, run_train) for name, kind in TASKS.items()},
     ),
-    "reproduce": ("Measure the paper's tables, and write down the results.", reproduce.COMMANDS),
     "data": ("Look at worlds and datasets, and write them to files.", data.COMMANDS),
 }
 
@@ -46,39 +40,57 @@ def main(args: Sequence[str] | None = None) -> None:
     if words == ["--version"]:
         Console().print(f"slotmesh {__version__}", highlight=False)
         return
+    about = "Slot attention whose cross-attention is optimal transport."
+    groups = [command for _, group in GROUPS.values() for command in group.values()]
+    run_command(
+        lambda: _all_settings(words), [*COMMANDS.values(), *groups], words, "slotmesh", about
+    )
+
+
+def run_command(
+    settings: Callable[[], Any],
+    commands: Sequence[Command],
+    words: Sequence[str],
+    prog: str,
+    about: str,
+) -> None:
+    """Parse the words of a command line and run the command that they name.
+
+    Args:
+        settings: Returns the type that the words are parsed into, such as :func:`choices`.
+        commands: The commands among which the type of the settings decides.
+        words: The arguments.
+        prog: The name of the program.
+        about: The first line of its help.
+    """
     errors = Console(stderr=True, highlight=False)
     try:
-        settings: Any = tyro.cli(
-            _all_settings(words),
-            prog="slotmesh",
-            description="Slot attention whose cross-attention is optimal transport.",
-            args=words,
-        )
-        _runner(type(settings))(settings)
+        parsed: Any = tyro.cli(settings(), prog=prog, description=about, args=words)
+        dict(commands)[type(parsed)](parsed)
     except (ValueError, OSError) as error:
-        errors.print(f"[red]slotmesh:[/red] {escape(str(error))}", soft_wrap=True)
+        errors.print(f"[red]{prog}:[/red] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        errors.print("slotmesh: interrupted")
+        errors.print(f"{prog}: interrupted")
         sys.exit(130)
 
 
-def _runner(kind: type) -> Callable[[Any], object]:
-    commands = [*COMMANDS.values(), *(c for _, group in GROUPS.values() for c in group.values())]
-    return dict(commands)[kind]
+def choices(commands: dict[str, Command]) -> Any:
+    """One type for tyro: a choice of commands by their names."""
+    return Union[tuple(_choice(name, kind) for name, (kind, _) in commands.items())]  # noqa: UP007
 
 
 def _all_settings(words: Sequence[str]) -> Any:
     """One type for tyro: a choice of commands and of groups of commands."""
-    choices = [_choice(name, kind) for name, (kind, _) in COMMANDS.items()]
+    found = [_choice(name, kind) for name, (kind, _) in COMMANDS.items()]
     for name, (description, commands) in GROUPS.items():
         group = [
             _choice(task, kind, _start(task, words) if name == "train" else None)
             for task, (kind, _) in commands.items()
         ]
         word = tyro.conf.subcommand(name, description=description)
-        choices.append(Annotated[Union[tuple(group)], word])  # noqa: UP007
-    return Union[tuple(choices)]  # noqa: UP007
+        found.append(Annotated[Union[tuple(group)], word])  # noqa: UP007
+    return Union[tuple(found)]  # noqa: UP007
 
 
 def _choice(name: str, kind: type, start: Any = None) -> Any:

@@ -13,13 +13,13 @@ import torch
 from rich.console import Console
 
 from slotmesh.cli import main
-from slotmesh.experiments.checkpoint import DamagedError, last_sound, load_checkpoint, packed
-from slotmesh.experiments.runs import open_run
-from slotmesh.experiments.settings import Settings
-from slotmesh.experiments.train import run_train
 from slotmesh.models import SetCopier
+from slotmesh.training.checkpoint import DamagedError, last_sound, load_checkpoint, packed
+from slotmesh.training.runs import open_run
+from slotmesh.training.settings import Settings
+from slotmesh.training.train import run_train
 
-from ..experiments._jobs import assert_same, state, tiny
+from ..training._jobs import assert_same, state, tiny
 from .conftest import Campaign
 
 NAMES = ("last", "previous", "best")
@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, 
 
 def stop_before(patch: pytest.MonkeyPatch, step: int) -> None:
     """Let training end with an error."""
-    from slotmesh.experiments.training.learner import Learner
+    from slotmesh.training.learner import Learner
 
     old = Learner.training_step
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ..experiments._jobs import assert_same, metrics, run_job, state, tiny
+from ..training._jobs import assert_same, metrics, run_job, state, tiny
 from .conftest import Campaign
 
 pytestmark = pytest.mark.slow

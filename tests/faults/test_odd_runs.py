@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from slotmesh.experiments.reading import read_csv, read_json
-from slotmesh.experiments.report import Report, run_report
-from slotmesh.experiments.report import _collect as collect_all
+from slotmesh.training.reading import read_csv, read_json
+from slotmesh.training.report import Report, run_report
+from slotmesh.training.report import _collect as collect_all
 
-from ..experiments.test_report import tiny, write_run
+from ..training.test_report import tiny, write_run
 from .conftest import Campaign
 
 FILES = ("evaluation.json", "evaluation.csv", "metrics.csv", "environment.json", "settings.json")

@@ -1,0 +1,230 @@
+"""The documentation's page of speed: tables and pictures made from committed results."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Row
+from benchmarks.plots import NAMES, draw_speed, fixed
+from benchmarks.tables import (
+    NOTHING,
+    milliseconds,
+    over_sa,
+    spread,
+    three,
+    whole_run,
+)
+
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+IMAGES = "images/speed"
+
+Result = dict[str, Any]
+
+# Kinds of kernels, in few letters.
+_HEADS = {
+    "transport": "transport",
+    "distance": "distance",
+    "marginal": "marginal",
+    "convolution": "conv.",
+    "matrix product": "matmul",
+    "compiled": "compiled",
+    "other": "other",
+}
+
+
+def filled(page: str, results: dict[str, Result]) -> str:
+    """The page with what is between its marks made anew.
+
+    Args:
+        page: Markdown with the lines :data:`BEGIN` and :data:`END`.
+        results: By the stems of their files; see ``results.read_all``.
+    """
+    before, found, rest = page.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise ValueError(f"the page has no lines {BEGIN} and {END} to put results between.")
+    return f"{before}{BEGIN}\n\n{render(results)}\n{END}{after}"
+
+
+def render(results: dict[str, Result]) -> str:
+    """All results as Markdown, GPUs first."""
+    if not results:
+        return "No result is committed yet.\n"
+    order = sorted(results, key=lambda stem: (not _on_gpu(results[stem]), stem))
+    return "\n".join(_machine(stem, results[stem]) for stem in order)
+
+
+def save_pictures(results: dict[str, Result], docs: Path) -> list[Path]:
+    """Draw the pictures that the page shows; returns their paths."""
+    from slotmesh.report.figures import save_figure
+
+    paths: list[Path] = []
+    for stem, result in results.items():
+        figure = draw_speed(result)
+        if figure is not None:
+            path = docs / IMAGES / f"{stem}.svg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_figure(figure, path)
+            paths.append(path)
+    return paths
+
+
+def _on_gpu(result: Result) -> bool:
+    return any(section["cuda"] for section in result["sections"].values())
+
+
+def _machine(stem: str, result: Result) -> str:
+    lines = [f"## {result['device']}, torch {result['torch']}", ""]
+    parts = {"ops": _ops, "steps": _steps, "table1": _table1}
+    for name, part in parts.items():
+        if name in result["sections"]:
+            section = result["sections"][name]
+            lines += [*part(stem, result, section["rows"]), f"{_source(section)}", ""]
+    return "\n".join(lines)
+
+
+def _source(section: dict[str, Any]) -> str:
+    parts = [f"`{section['command']}`", f"slotmesh {section['slotmesh']}"]
+    parts += [f"Python {section['python']}"]
+    if section["cuda"]:
+        parts += [f"CUDA {section['cuda']}", f"triton {section['triton']}"]
+    else:
+        parts += [f"{section['threads']} threads" if section["threads"] > 1 else "1 thread"]
+    return ", ".join(parts) + "."
+
+
+def _ops(stem: str, result: Result, rows: list[Row]) -> list[str]:
+    lines = ["### Operations", ""]
+    if draw_speed(result) is not None:
+        alt = f"Time of softmax, Sinkhorn, exact transport and MESH by n and m, {result['device']}"
+        lines += [f"```{{image}} {IMAGES}/{stem}.svg", f":alt: {alt}", "```", ""]
+    lines += _against(rows)
+    lines += _sizes(rows)
+    pairs = [row for row in rows if row["name"] == "assign"]
+    if pairs:
+        lines += ["Assignment, ms a batch:", ""]
+        body = [[*_size(row), milliseconds(row), *_baselines(row, ["scipy"])] for row in pairs]
+        lines += _table(["batch", "n", "m", "slotmesh", "SciPy"], body)
+    return lines
+
+
+def _against(rows: list[Row]) -> list[str]:
+    """MESH and its baselines."""
+    chosen = [row for row in rows if row["name"] == "mesh" and row.get("baselines")]
+    if not chosen:
+        return []
+    names = list(dict.fromkeys(name for row in chosen for name in row["baselines"]))
+    head = ["batch", "n", "m", "slotmesh", "10 to 90 %"]
+    head += [word for name in names for word in (name, "times")]
+    with_memory = any("memory_over_cost" in row for row in chosen)
+    body: list[list[str]] = []
+    for row in chosen:
+        cells = [*_size(row), milliseconds(row), spread(row)]
+        for name in names:
+            other = row["baselines"].get(name, {})
+            cells += [milliseconds(other), _ratio(other, row)]
+        if with_memory:
+            memory = row.get("memory_over_cost")
+            cells.append(NOTHING if memory is None else f"{memory:.1f}")
+        body.append(cells)
+    head += ["memory"] if with_memory else []
+    text = "MESH, forward and backward, ms. *times* is how many times as long a baseline takes:"
+    lines = [text, ""]
+    lines += _table(head, body)
+    same, values = fixed(rows, "n")
+    found = {row["n"]: row for row in rows if _is_mesh(row, same)}
+    if {4096, 16_384} <= set(values):
+        ratio = _ratio(found[16_384], found[4096])
+        lines += [f"At m = {same['m']}, n = 16,384 takes {ratio} times as long as n = 4,096.", ""]
+    return lines
+
+
+def _is_mesh(row: Row, same: dict[str, int]) -> bool:
+    return row["name"] == "mesh" and all(row[key] == value for key, value in same.items())
+
+
+def _sizes(rows: list[Row]) -> list[str]:
+    """All sizes by all operations."""
+    found: dict[tuple[str, ...], dict[str, Row]] = {}
+    for row in rows:
+        if row["name"] in NAMES:
+            found.setdefault(tuple(_size(row)), {})[row["name"]] = row
+    has_pot = any("pot" in row.get("baselines", {}) for row in rows)
+    head = ["batch", "n", "m", *NAMES.values()]
+    if has_pot:
+        head.append("POT")
+    body: list[list[str]] = []
+    for size, by_name in found.items():
+        cells = [milliseconds(by_name.get(name, {})) for name in NAMES]
+        if has_pot:
+            cells += _baselines(by_name.get("emd", {}), ["pot"])
+        body.append([*size, *cells])
+    return [
+        "All sizes, ms; forward and backward, exact transport forward:",
+        "",
+        *_table(head, body),
+    ]
+
+
+def _steps(stem: str, result: Result, rows: list[Row]) -> list[str]:
+    head = ["task", "variant", "preset", "batch", "n", "m", "precision", "ms", "10 to 90 %"]
+    body = [
+        [
+            *(f"{row.get(key, NOTHING)}" for key in head[:7]),
+            milliseconds(row),
+            spread(row),
+            over_sa(row, rows),
+        ]
+        for row in [row | {"task": row["name"]} for row in rows]
+    ]
+    return ["### Training steps", "", *_table([*head, "over SA"], body), *_kernels(rows)]
+
+
+def _kernels(rows: list[Row]) -> list[str]:
+    """What the kernels of a step take, by kind."""
+    found = [row for row in rows if "kernels" in row]
+    if not found:
+        return []
+    body: list[list[str]] = []
+    for row in found:
+        times = dict(row["kernels"]["kinds"])
+        times["other"] = times.get("other", 0.0) + times.pop("memory", 0.0)
+        cells = [milliseconds({"ms": times[kind]} if kind in times else {}) for kind in _HEADS]
+        body.append([row["name"], row["variant"], row["precision"], *cells])
+    return [
+        "Where the time goes, ms of kernels a step:",
+        "",
+        *_table(["task", "variant", "", *_HEADS.values()], body),
+    ]
+
+
+def _table1(stem: str, result: Result, rows: list[Row]) -> list[str]:
+    head = ["variant", "runs at once", "steps timed", "ms a step", "all steps, extrapolated"]
+    body = [
+        [
+            row["variant"],
+            f"{row['replicas']}",
+            f"{row.get('steps_timed', NOTHING)}",
+            milliseconds(row),
+            whole_run(row),
+        ]
+        for row in rows
+    ]
+    return ["### Table 1", "", *_table(head, body)]
+
+
+def _size(row: Row) -> list[str]:
+    return [f"{row[key]:,}" for key in ("batch", "n", "m")]
+
+
+def _ratio(row: Row, other: Row) -> str:
+    return three(row["ms"] / other["ms"]) if "ms" in row and "ms" in other else NOTHING
+
+
+def _baselines(row: Row, names: Sequence[str]) -> list[str]:
+    return [milliseconds(row.get("baselines", {}).get(name, {})) for name in names]
+
+
+def _table(head: list[str], body: list[list[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *body]
+    return [*("| " + " | ".join(line) + " |" for line in lines), ""]

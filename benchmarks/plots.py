@@ -1,0 +1,93 @@
+"""Time against the number of inputs and of slots, drawn from results."""
+
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from benchmarks.measure import Row
+from slotmesh.report.figures import COLOURS, panels
+
+Axis = Literal["n", "m"]
+Points = list[tuple[int, float]]
+
+OPS = {"softmax": "SA", "sinkhorn": "SA-SH", "emd": "SA-EMD", "mesh": "SA-MESH"}
+"""The variant whose colour an operation has."""
+NAMES = {"softmax": "softmax", "sinkhorn": "Sinkhorn", "emd": "exact transport", "mesh": "MESH"}
+_LABELS = {"n": "inputs n", "m": "slots m"}
+_MARKS = {"eager": "x", "compiled": "o"}
+
+
+def draw_speed(result: dict[str, Any]) -> Figure | None:
+    """Median times by n and by m, both axes logarithmic; None where no size was varied.
+
+    Args:
+        result: As :func:`benchmarks.record.read` returns it.
+    """
+    rows: list[Row] = result["sections"].get("ops", {}).get("rows", [])
+    axes_of: list[Axis] = [axis for axis in ("n", "m") if len(fixed(rows, axis)[1]) > 1]
+    if not axes_of:
+        return None
+    figure, [row] = panels(4.6 * len(axes_of), 3.8, 1, len(axes_of))
+    for panel, axis in zip(row, axes_of, strict=True):
+        _draw(panel, rows, axis)
+    handles, names = row[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3 * len(axes_of), frameon=False)
+    return figure
+
+
+def fixed(rows: list[Row], axis: Axis) -> tuple[dict[str, int], list[int]]:
+    """What stays the same while ``axis`` varies most in the rows of MESH, and its values."""
+    other = "m" if axis == "n" else "n"
+    values: dict[tuple[int, int], set[int]] = {}
+    for row in rows:
+        if row["name"] == "mesh" and "ms" in row:
+            values.setdefault((row["batch"], row[other]), set()).add(row[axis])
+    if not values:
+        return {}, []
+    batch, size = max(values, key=lambda key: len(values[key]))
+    return {"batch": batch, other: size}, sorted(values[batch, size])
+
+
+def lines(rows: list[Row], axis: Axis) -> dict[str, Points]:
+    """(size, ms) by operation, and by baseline of MESH."""
+    same, _ = fixed(rows, axis)
+    found: dict[str, Points] = {}
+    for row in rows:
+        if row["name"] not in OPS or any(row[key] != value for key, value in same.items()):
+            continue
+        if "ms" in row:
+            found.setdefault(row["name"], []).append((row[axis], row["ms"]))
+        if row["name"] == "mesh":
+            for name, other in row.get("baselines", {}).items():
+                if "ms" in other:
+                    found.setdefault(name, []).append((row[axis], other["ms"]))
+    return {name: sorted(points) for name, points in found.items()}
+
+
+def mark(name: str, axis: Axis, points: Points) -> str:
+    """The id of a line in the picture: its numbers, so that they can be read from it."""
+    return f"{name}-{axis}_" + "_".join(f"{x}-{ms:g}" for x, ms in points)
+
+
+def _draw(panel: Axes, rows: list[Row], axis: Axis) -> None:
+    same, ticks = fixed(rows, axis)
+    for name, points in lines(rows, axis).items():
+        x, ms = zip(*points, strict=True)
+        panel.plot(x, ms, gid=mark(name, axis, points), **_look(name))
+    panel.set(xscale="log", yscale="log", xlabel=_LABELS[axis], ylabel="ms")
+    panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45 if axis == "n" else 0)
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.set_title(", ".join(f"{key} = {value:,}" for key, value in same.items()), fontsize=10)
+    panel.grid(axis="y", color="#e6e8ec")
+    panel.set_axisbelow(True)
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"{ms:g}"))
+
+
+def _look(name: str) -> dict[str, Any]:
+    """An operation is a line in its variant's colour; a baseline of MESH, only marks."""
+    if name in OPS:
+        return {"color": COLOURS[OPS[name]], "marker": ".", "label": NAMES[name]}
+    shape = {"marker": _MARKS[name], "markerfacecolor": "none", "linestyle": "none"}
+    return {"color": COLOURS["SA-MESH"], "label": f"MESH, {name}", **shape}

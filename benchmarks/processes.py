@@ -1,0 +1,168 @@
+"""Many processes that compile at once and are timed one after another.
+
+All of them wait for one lock before they time anything. The process that started them holds it
+until the last of them has compiled, so that nothing else is going on while one is timed. A process
+that dies gives the lock back.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measure import (
+    AnyCase,
+    Hear,
+    Row,
+    failed,
+    finish_all,
+    named,
+    prepare_all,
+    section_module,
+)
+from slotmesh._files import write_whole
+
+_POLL = 0.05
+
+
+def measure_in_processes(
+    section: str,
+    groups: Sequence[Sequence[AnyCase]],
+    device: torch.device,
+    seconds: float,
+    hear: Hear,
+    most: int | None = None,
+) -> list[Row]:
+    """As :func:`~benchmarks.measure.measure`, a process for each group.
+
+    Args:
+        section: A module of this package.
+        groups: Cases; each group is one process.
+        device: Where to measure.
+        seconds: For each thing that is timed.
+        hear: Told of progress.
+        most: Processes at a time; by default somewhat more than cores, as they wait for the GPU.
+    """
+    size = max(1, 3 * _cores() // 2) if most is None else most
+    total = sum(len(group) for group in groups)
+    rows: list[Row] = []
+    for i in range(0, len(groups), size):
+        wave = [
+            {"section": section, "device": str(device), "seconds": seconds, "cases": list(group)}
+            for group in groups[i : i + size]
+        ]
+        for found in _run(wave, lambda what: hear(len(rows), total, what)):
+            for row in found:
+                rows.append(row)
+                hear(len(rows), total, named(row))
+    return rows
+
+
+@dataclass
+class _Job:
+    """One process and where it leaves its signs."""
+
+    cases: list[AnyCase]
+    process: "subprocess.Popen[bytes]"
+    folder: Path
+
+    def waits(self) -> bool:
+        """Whether the others may begin to be timed: it has compiled, or is no more."""
+        return (self.folder / "ready").exists() or self.process.poll() is not None
+
+    def rows(self) -> list[Row]:
+        """What it measured; waits for its end."""
+        self.process.wait()
+        with contextlib.suppress(OSError):
+            return json.loads((self.folder / "rows.json").read_text(encoding="utf-8"))
+        log = (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+        last = (log.strip().splitlines() or ["nothing"])[-1]
+        why = f"its process ended with {self.process.returncode} and said: {last}"[:300]
+        return [failed(case, why) for case in self.cases]
+
+
+def _run(wave: list[dict[str, Any]], tell: Callable[[str], None]) -> Iterator[list[Row]]:
+    with tempfile.TemporaryDirectory(prefix="slotmesh-bench-") as name:
+        jobs: list[_Job] = []
+        try:
+            with _turn(Path(name)):
+                for i, job in enumerate(wave):
+                    jobs.append(_start(job, Path(name) / str(i)))
+                _wait(jobs, tell)
+            for job in jobs:
+                yield job.rows()
+        finally:
+            for job in jobs:
+                job.process.kill()
+                job.process.wait()
+
+
+def _wait(jobs: list[_Job], tell: Callable[[str], None]) -> None:
+    told = -1
+    while told < len(jobs):
+        ready = sum(job.waits() for job in jobs)
+        if ready > told:
+            tell(f"checked and compiled {ready} of {len(jobs)}")
+            told = ready
+        time.sleep(_POLL)
+
+
+def _start(job: dict[str, Any], folder: Path) -> _Job:
+    folder.mkdir()
+    cases: list[Any] = job["cases"]
+    text = json.dumps(job | {"cases": [asdict(case) for case in cases]})
+    (folder / "job.json").write_text(text, encoding="utf-8")
+    # Each has a core and a half: no threads that only get into each other's way.
+    calm = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", __name__, str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | calm,
+        )
+    return _Job(cases, process, folder)
+
+
+@contextlib.contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Hold the lock that all processes share."""
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def work(folder: Path) -> None:
+    """What one process does: prepare, wait for its turn, time, write."""
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    kind = section_module(job["section"]).CASE
+    cases = [
+        kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in case.items()})
+        for case in job["cases"]
+    ]
+    ready = prepare_all(job["section"], cases, torch.device(job["device"]))
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    (folder / "ready").touch()
+    with _turn(folder.parent):
+        rows = finish_all(cases, ready, job["seconds"])
+    write_whole(folder / "rows.json", json.dumps(rows))
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))

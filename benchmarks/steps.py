@@ -1,0 +1,221 @@
+"""The section ``steps``: whole training steps of the variants."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gate import noted, passed, relative
+from benchmarks.kernels import profiled
+from benchmarks.measure import Hear, Row, measure, nobody
+from benchmarks.timing import time_together
+from slotmesh.models import to_unit
+from slotmesh.ops._drawn import Drawing, Drawn
+from slotmesh.training.gradient import FastGradient
+from slotmesh.training.tasks import TASKS
+from slotmesh.training.tasks.experiment import Experiment
+from slotmesh.training.variants import TRANSPORTS, SinkhornSettings
+
+Precision = Literal["32", "tf32", "bf16"]
+
+VARIANTS = ("SA", "SA-SH", "SA-EMD", "SA-MESH")
+BATCHES = 4
+"""Different batches that the steps go through; they are made before."""
+# Steps of a sample: as in training, the host prepares the next while a GPU computes.
+_BLOCK = {"cuda": 25, "cpu": 1}
+LIMITS: dict[Precision, dict[str, float]] = {
+    "32": {"loss": 1e-5, "gradient": 1e-2},
+    # Transport amplifies the rounding of queries and keys; a wrong term would be off by more.
+    "tf32": {"loss": 1e-3, "gradient": 0.05},
+    "bf16": {"loss": 5e-3, "gradient": 0.1},
+}
+"""Relative errors of the first step, against float64."""
+
+
+@dataclass(frozen=True)
+class StepCase:
+    """A training step of one variant."""
+
+    task: str
+    variant: str
+    batch: int
+    precision: Precision
+    preset: Literal["quick", "paper"] = "paper"
+
+    def row(self) -> Row:
+        """What it is about, as results hold it."""
+        return {
+            "name": self.task,
+            "variant": self.variant,
+            "batch": self.batch,
+            "precision": self.precision,
+            "preset": self.preset,
+        }
+
+
+CASE = StepCase
+
+
+def step_cases(kind: str, *, quick: bool = False) -> list[StepCase]:
+    """The cases for a kind of device, ``cuda`` or ``cpu``.
+
+    Example:
+        >>> from benchmarks.steps import step_cases
+        >>> step_cases("cuda")[0]
+        StepCase(task='multi-dsprites', variant='SA', batch=64, precision='bf16', preset='paper')
+    """
+    if kind == "cpu":
+        tasks = ("multi-dsprites",) if quick else ("multi-dsprites", "clevr-properties")
+        return [StepCase(task, name, 16, "32", "quick") for task in tasks for name in VARIANTS]
+    cases = [StepCase("multi-dsprites", name, 64, "bf16") for name in VARIANTS]
+    if not quick:
+        cases += [StepCase("multi-dsprites", name, 64, "tf32") for name in VARIANTS]
+        cases += [StepCase("clevr-properties", name, 128, "bf16") for name in VARIANTS]
+    return cases
+
+
+def measure_steps(
+    cases: Sequence[StepCase], device: torch.device, seconds: float = 1.0, hear: Hear = nobody
+) -> list[Row]:
+    """A row for each case: its error, and its time if that is small enough."""
+    return measure("steps", [[case] for case in cases], device, seconds, hear)
+
+
+def experiment_of(case: StepCase) -> Experiment:
+    """The experiment of a case.
+
+    SA-EMD is in no table of object discovery, and so not offered there; it is SA-SH with another
+    transport.
+    """
+    kind = TASKS[case.task]
+    near = case.variant if case.variant in kind.variants else "SA-SH"
+    settings = kind.preset(case.task, near, case.preset)
+    if near != case.variant:
+        assert isinstance(settings.transport, SinkhornSettings)
+        settings = replace(
+            settings,
+            variant=case.variant,
+            transport=TRANSPORTS[case.variant](**vars(settings.transport)),
+        )
+    return kind(replace(settings, data=replace(settings.data, batch_size=case.batch)))
+
+
+class PreparedStep:
+    """A training step that is ready to be timed: losses, backward, clip, Adam.
+
+    On a GPU it is compiled and recorded, as ``slotmesh train`` has it there.
+
+    Args:
+        case: Which.
+        device: Where.
+    """
+
+    def __init__(self, case: StepCase, device: torch.device) -> None:
+        self.case = case
+        self.device = device
+        self.experiment = experiment_of(case)
+        self.model = self.experiment.fresh_model().to(device)
+        settings = self.experiment.settings
+        source, _ = self.experiment.source("train", device)
+        whole = source.sample(range(BATCHES * case.batch))
+        parts = range(0, BATCHES * case.batch, case.batch)
+        self.batches = [whole[i : i + case.batch] for i in parts]
+        grid: Any = self.model.encoder.out_grid  # pyright: ignore
+        self.row = case.row() | {"n": grid[0] * grid[1], "m": settings.model.n_slots}
+        right = self._truth()
+        self.fast: FastGradient | None = None
+        if device.type == "cuda":
+            if case.precision != "32":
+                self.model.to(memory_format=torch.channels_last)  # pyright: ignore
+            half = case.precision == "bf16"
+            self.fast = FastGradient(self.experiment, self.model, half=half)
+        fused = device.type == "cuda"
+        self.adam = torch.optim.Adam(self.model.parameters(), lr=settings.optim.lr, fused=fused)
+        self._check(*right)
+
+    def finish(self, seconds: float) -> Row:
+        """Time the step; nothing else may use the device meanwhile."""
+        if self.row["passed"]:
+            batches, size = cycle(self.batches), _BLOCK[self.device.type]
+
+            def block() -> None:
+                for _ in range(size):
+                    self.step(next(batches))
+
+            with precision(self.case.precision):
+                times = time_together({"": block}, self.device, seconds)[""]
+                self.row |= times.over(size).row()
+                if self.device.type == "cuda":
+                    self.row["kernels"] = profiled(block, size)
+        return self.row
+
+    def step(self, batch: Any) -> None:
+        """One step."""
+        self._gradient(batch)
+        clip = self.experiment.settings.optim.clip
+        limit = float("inf") if clip is None else clip
+        nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self.adam.step()
+
+    def _gradient(self, batch: Any) -> Tensor:
+        """The loss; its gradient is left with the weights."""
+        if self.fast is not None:
+            return self.fast(batch, 0)["loss"]
+        self.adam.zero_grad()
+        half = self.case.precision == "bf16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            loss = self.experiment.losses(self.model, batch, self._noise())["loss"]
+        loss.backward()
+        return loss.detach()
+
+    def _check(self, right_loss: Tensor, right: Tensor) -> None:
+        """The first step, as it is timed, against the truth."""
+        with precision(self.case.precision):
+            loss = self._gradient(self.batches[0])
+        gradient = _flat([p.grad for p in self.model.parameters()])
+        errors = {"loss": relative(loss, right_loss), "gradient": relative(gradient, right)}
+        right_enough = passed(errors, LIMITS[self.case.precision])
+        self.row |= {"error": noted(errors), "passed": right_enough}
+
+    def _truth(self) -> tuple[Tensor, Tensor]:
+        """Loss and gradient in float64, where no kernel is used, with the same random numbers."""
+        drawing = Drawing(self._noise())
+        with torch.no_grad():
+            self.experiment.losses(self.model, self.batches[0], drawing)  # pyright: ignore
+        drawing.generator = self._noise()
+        drawn = Drawn([x.double() for x in drawing.again()])
+        exact = copy.deepcopy(self.model).double()
+        batch = replace(self.batches[0], image=to_unit(self.batches[0].image, torch.float64))
+        loss = self.experiment.losses(exact, batch, drawn)["loss"]  # pyright: ignore
+        loss.backward()
+        return loss.detach(), _flat([p.grad for p in exact.parameters()])
+
+    def _noise(self) -> torch.Generator:
+        return self.experiment.noise("train", 0, total=self.case.batch, device=self.device)
+
+
+def prepare(case: StepCase, device: torch.device) -> PreparedStep:
+    """Check a step; see :func:`~benchmarks.measure.measure`."""
+    return PreparedStep(case, device)
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Products of float32 numbers in tf32 or not."""
+    matmul, conv = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = conv
+
+
+def _flat(gradients: list[Tensor | None]) -> Tensor:
+    return torch.cat([g.flatten() for g in gradients if g is not None])

@@ -1,0 +1,33 @@
+"""``python -m paper figure``: the figures of the paper that need no dataset, computed and drawn."""
+
+from paper.figures.command import NAMES, Figure, run_figure
+from paper.figures.objective import Derivatives, derivatives, draw_objective
+from paper.figures.potentials import (
+    PotentialGaps,
+    draw_potentials,
+    gaps_of,
+    potential_gaps,
+)
+from paper.figures.temperature import (
+    Scaling,
+    draw_temperature,
+    draw_unnormalised,
+    scaling,
+)
+
+__all__ = [
+    "NAMES",
+    "Derivatives",
+    "Figure",
+    "PotentialGaps",
+    "Scaling",
+    "derivatives",
+    "draw_objective",
+    "draw_potentials",
+    "draw_temperature",
+    "draw_unnormalised",
+    "gaps_of",
+    "potential_gaps",
+    "run_figure",
+    "scaling",
+]

@@ -1,0 +1,185 @@
+"""The derivative of what MESH makes small: the entropy's, and a learned one's (appendix I)."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import nn
+
+from paper.figures.temperature import Hear, deaf
+from slotmesh.models import SetCopier
+from slotmesh.nn import LearnedObjective, Mesh
+from slotmesh.ops import EntropyObjective
+from slotmesh.report.figures import COLOURS, panels
+from slotmesh.training.loop import train_plainly
+from slotmesh.training.stream import EvalBatches
+from slotmesh.training.tasks.experiment import Split
+from slotmesh.training.tasks.random_objects import RandomObjects, RandomObjectsSettings
+from slotmesh.training.variants import MeshSettings
+
+
+def _task() -> RandomObjectsSettings:
+    start = RandomObjects.preset("random-objects", "SA-MESH", "quick")
+    assert isinstance(start.transport, MeshSettings)
+    return replace(
+        start,
+        val_every=50,
+        data=replace(start.data, batch_size=32, val_size=256, test_size=1024),
+        transport=replace(start.transport, objective="learned"),
+    )
+
+
+TASK = _task()
+"""Copying five random vectors among a hundred zeros, by SA-MESH with a learned objective."""
+
+Curve = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """Derivatives by an entry p of the plan, and how the learned one came about."""
+
+    p: Curve
+    """``(n,)``, in (0, 1]."""
+    entropy: Curve
+    """``(n,)``: -(log p + 1)."""
+    learned: Curve
+    """``(n,)``: a step function, since the network has one hidden layer of ReLUs."""
+    initial: Curve
+    """``(n,)``: that of the network before it learned."""
+    fitted_entropy: Curve
+    """``(n,)``: the entropy's, scaled and shifted to the learned one by least squares. MESH sees
+    neither: it scales its gradient to length 1, and a constant moves no mass."""
+    steps: NDArray[np.int64]
+    """``(k,)``: training steps at which the error was measured."""
+    errors: Curve
+    """``(k,)``: RMSE / sigma of copying, on a few fresh sets."""
+    error: float
+    """The same at the end, on many."""
+    correlation: float
+    """Of the learned derivative with the entropy's."""
+    rank_correlation: float
+    """The same of their ranks: 1 if the learned one always falls."""
+    initial_rank_correlation: float
+    """The same before learning."""
+
+    def headline(self) -> str:
+        """The claim in one line."""
+        return (
+            f"rank correlation of the learned derivative with the entropy's "
+            f"{self.rank_correlation:.2f} (before learning {self.initial_rank_correlation:.2f}), "
+            f"copying error {self.error:.2f}"
+        )
+
+
+def derivatives(
+    *, n_steps: int, seed: int = 0, task: RandomObjectsSettings = TASK, hear: Hear = deaf
+) -> Derivatives:
+    """Train SA-MESH with a learned objective to copy random objects; then look at the objective.
+
+    The descent is differentiated (``grad="unroll"``), so that the objective learns what makes the
+    copies better; nothing tells it of the entropy.
+    """
+    made = RandomObjects(replace(task, steps=n_steps, seed=seed))
+    model = made.fresh_model()
+    objective = objective_of(model)
+    p = torch.arange(1, 1001, dtype=torch.float64) / 1000
+    with torch.no_grad():
+        initial = objective.derivative(p).numpy()
+    curve: dict[int, float] = {}
+
+    def on_step(done: int, losses: object) -> None:
+        if done % task.val_every == 0 or done == n_steps:
+            curve[done] = copying_error(made, model, "val")
+        hear(done, n_steps)
+
+    threads = torch.get_num_threads()
+    # At this size threads cost more than they give.
+    torch.set_num_threads(1)
+    try:
+        curve[0] = copying_error(made, model, "val")
+        train_plainly(made, on_step, model=model)
+        error = copying_error(made, model, "test")
+    finally:
+        torch.set_num_threads(threads)
+    with torch.no_grad():
+        learned = objective.derivative(p).numpy()
+        entropy = EntropyObjective().derivative(p).numpy()
+    slope, shift = np.polyfit(entropy, learned, 1)
+    return Derivatives(
+        p=p.numpy(),
+        entropy=entropy,
+        learned=learned,
+        initial=initial,
+        fitted_entropy=slope * entropy + shift,
+        steps=np.array([*curve]),
+        errors=np.array([*curve.values()]),
+        error=error,
+        correlation=_correlation(learned, entropy),
+        rank_correlation=_correlation(_ranks(learned), _ranks(entropy)),
+        initial_rank_correlation=_correlation(_ranks(initial), _ranks(entropy)),
+    )
+
+
+def objective_of(model: nn.Module) -> LearnedObjective:
+    """The objective that a model learns."""
+    assert isinstance(model, SetCopier)
+    transport = model.attention.transport
+    assert isinstance(transport, Mesh)
+    assert isinstance(transport.objective, LearnedObjective)
+    return transport.objective
+
+
+def copying_error(made: RandomObjects, model: nn.Module, split: Split) -> float:
+    """RMSE / sigma on the sets of a split."""
+    source, n = made.source(split, torch.device("cpu"))
+    assert n is not None
+    metrics = made.metrics()
+    batches = EvalBatches(source, n, batch_size=made.settings.data.batch_size)
+    with torch.inference_mode():
+        for i, sample in enumerate(batches):
+            made.judge(model, sample, made.noise(split, i, total=batches.totals[i]), metrics)
+    return float(metrics["nrmse"].compute())
+
+
+def _correlation(x: Curve, y: Curve) -> float:
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _ranks(x: Curve) -> Curve:
+    """Ranks, with equal values sharing the middle of theirs."""
+    ordered = np.sort(x)
+    return (np.searchsorted(ordered, x) + np.searchsorted(ordered, x, "right")) / 2.0
+
+
+def draw_objective(numbers: Derivatives) -> Figure:
+    """The entropy's derivative on the left, the learned one on the right."""
+    figure, [[left, right]] = panels(9.2, 3.8, 1, 2)
+    ink = COLOURS["SA-MESH"]
+    left.plot(numbers.p, numbers.entropy, color=ink, linewidth=2)
+    left.set_title("Entropy $H$", fontsize=11)
+    right.plot(numbers.p, numbers.initial, color="#b9bfc9", linewidth=1.5, label="before learning")
+    right.plot(
+        numbers.p,
+        numbers.fitted_entropy,
+        color=COLOURS["SA-SH"],
+        linestyle=(0, (4, 2)),
+        linewidth=1.5,
+        label="entropy's, scaled and shifted",
+    )
+    right.plot(numbers.p, numbers.learned, color=ink, linewidth=2, label="learned")
+    right.set_title("Learned network (MLP)", fontsize=11)
+    right.legend(frameon=False, fontsize=9, loc="upper right", reverse=True)
+    # The entropy's has no bound at 0; what was learned should fill the panel.
+    low, high = numbers.learned.min(), numbers.learned.max()
+    right.set_ylim(low - 0.1 * (high - low), high + 0.5 * (high - low))
+    for axes in (left, right):
+        axes.axhline(0, color="#b9bfc9", linewidth=1)
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("entry $p$ of the plan")
+        axes.set_ylabel("derivative of the objective")
+        axes.grid(color="#e6e8ec")
+        axes.set_axisbelow(True)
+    return figure

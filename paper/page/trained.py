@@ -1,0 +1,167 @@
+"""A table that is trained run by run, ours beside the paper's."""
+
+from pathlib import Path
+
+from paper.page.notes import COMMON, NOTES
+from paper.page.real import real_section
+from paper.page.text import MISSING, code, grid, minutes
+from paper.trained.record import (
+    Measured,
+    metrics_of,
+    records_in,
+    together,
+)
+from paper.trained.tables import TABLES as TRAINED
+from paper.trained.tables import Table
+from slotmesh.training.export import weights_name
+from slotmesh.training.published import ROWS, TABLES, Row
+
+_CURVES = "curves.svg"
+Records = dict[str, list[Measured]]
+
+
+def trained_section(name: str, results: Path) -> list[str]:
+    """The table, how it was measured, curves and pictures."""
+    [table] = [one for one in TRAINED if one.paper == name]
+    folder = results / table.name
+    records = records_in(folder, table.rows)
+    said = [*NOTES.get(name, "").strip().splitlines(), *COMMON.splitlines()]
+    return [
+        f"## {name}",
+        "",
+        TABLES[name],
+        "",
+        *(said if records else NOTES.get(name, "").strip().splitlines()),
+        *([""] if records or name in NOTES else []),
+        *code(f"python -m paper {table.name}"),
+        *_beside(table, records),
+        *_measured(table, records),
+        *_pictures(table, records, folder),
+        *(real_section(results) if name == "Table 2" else []),
+    ]
+
+
+def _beside(table: Table, records: Records) -> list[str]:
+    """Every row as the paper has it, and as we have it."""
+    # It knows how to draw, which takes long to load and which measuring does not need.
+    from slotmesh.training.report.compare import _as_printed, heading, shown
+
+    rows = [row for row in ROWS if row.table == table.paper]
+    runs = [one for group in records.values() for one in group]
+    metrics = metrics_of(rows, records)
+    names = {id(row): name for name, row in table.rows.items()}
+    # What the paper does not have is shown where it is measured.
+    rows += [row for row in table.more if names[id(row)] in records]
+    several = len({row.task for row in rows}) > 1
+    lines: list[list[str]] = []
+    for row in rows:
+        label = f"{row.label}, {row.task}" if several else row.label
+        said = [_as_printed(m, *row.results[m]) if m in row.results else "—" for m in metrics]
+        if row.variant is None:
+            lines.append(_italic([f"{label}, copied by the paper", *said, "", ""]))
+            continue
+        if row.results:
+            lines.append(_italic([f"{label}, paper", *said, _seeds(table), _steps(row)]))
+        group = records.get(names[id(row)])
+        if group is None:
+            lines.append([label, *([MISSING] * max(len(metrics), 1)), "", ""])
+            continue
+        failed = sum(one.test is None for one in group)
+        seeds = f"{len(group)}, {failed} failed" if failed else f"{len(group)}"
+        steps = " or ".join(dict.fromkeys(f"{one.steps:,}" for one in group))
+        lines.append([label, *together(group, metrics), seeds, steps])
+    for task in dict.fromkeys(row.task for row in rows):
+        blind = [one.test.blind for one in runs if one.test and one.settings["task"] == task]
+        if blind:
+            label = "looks at nothing" + (f", {task}" if several else "")
+            known = blind[0]["metrics"]
+            cells = ["—" if known.get(m) is None else shown(m, known[m]) for m in metrics]
+            lines.append([label, *cells, "", ""])
+    heads = [heading(m) for m in metrics] or ["ours"]
+    return grid(["", *heads, "seeds", "steps"], lines)
+
+
+def _italic(cells: list[str]) -> list[str]:
+    return [f"*{cell}*" if cell and cell != "—" else cell for cell in cells]
+
+
+def _seeds(table: Table) -> str:
+    return "5" if "5 seeds" in TABLES[table.paper] or "appendix" in table.paper else "—"
+
+
+def _steps(row: Row) -> str:
+    """Of the paper, as far as they are known."""
+    return f"{row.settings().steps:,}"
+
+
+def _measured(table: Table, records: Records) -> list[str]:
+    """How it was trained and tested: a row for each run."""
+    if not records:
+        return []
+    lines = [
+        [
+            row,
+            f"{one.seed}",
+            f"{one.parameters:,}",
+            _machine(one),
+            minutes(one.seconds),
+            f"failed at step {one.failed:,}" if one.best_step is None else f"{one.best_step:,}",
+            _test_of(one),
+            _weights(table, row, one),
+            f"`{one.command}`",
+        ]
+        for row, group in records.items()
+        for one in group
+    ]
+    head = ["", "seed", "parameters", "trained on", "time", "tested step", "test", "weights"]
+    note = "Time is that of training with its validations, in all its parts where it was stopped."
+    early = [_early(row, one) for row, group in records.items() for one in group]
+    return [*grid([*head, "command"], lines), note, *filter(None, early), ""]
+
+
+def _early(row: str, one: Measured) -> str:
+    """Where training did not end with the best weights."""
+    if one.best_step in (None, one.steps):
+        return ""
+    losses = dict(zip(one.val["step"], one.val["loss"], strict=True))
+    best, last = losses[one.best_step], one.val["loss"][-1]
+    return (
+        f"The validation loss of {row}, seed {one.seed}, was lowest at step {one.best_step:,}, "
+        f"{best:.3g}; at the end it was {last:.3g}."
+    )
+
+
+def _machine(one: Measured) -> str:
+    versions = ", ".join(dict.fromkeys(part["torch"] for part in one.trained_on))
+    kind = {"32": "float32", "tf32": "TF32", "bf16": "bfloat16"}[one.settings["hardware.precision"]]
+    parts = len(one.trained_on)
+    return f"{one.device}, torch {versions}, {kind}" + (f", {parts} parts" if parts > 1 else "")
+
+
+def _test_of(one: Measured) -> str:
+    if one.test is None:
+        return "—"
+    errors = " and ".join(f"{100 * error:.2f}" for error in one.test.standard_errors.values())
+    return f"{one.test.n:,} samples" + (f", standard errors {errors}" if errors else "")
+
+
+def _weights(table: Table, row: str, one: Measured) -> str:
+    if one.test is None or not table.keeps_weights(row, one.seed):
+        return "—"
+    kept = weights_name(one.settings["task"], one.settings["variant"])
+    return f"`checkpoints/{kept}`"
+
+
+def _pictures(table: Table, records: Records, folder: Path) -> list[str]:
+    """Those that are there, by their places beside the page."""
+    lines: list[str] = []
+    place = f"results/{table.name}"
+    if (folder / _CURVES).is_file() and records:
+        lines += [f"![Training loss and validation metrics by step]({place}/{_CURVES})", ""]
+    names = [f"{row}-{one.seed}" for row, group in records.items() for one in group]
+    shown = [name for name in names if (folder / f"{name}.png").is_file()]
+    if shown:
+        lines += ["The first test samples of a run, none chosen:", ""]
+        lines += [f"- [{name}]({place}/{name}.png)" for name in shown]
+        lines += [""]
+    return lines

@@ -1,0 +1,77 @@
+"""What stands beside exported weights, so that they say what they are."""
+
+from typing import Any
+
+from slotmesh.training.export import weights_name
+from slotmesh.training.runs import Run, steps_done
+
+TITLES = {
+    "clevr-properties": "CLEVR properties",
+    "multi-dsprites": "Multi-dSprites",
+    "clevrtex": "ClevrTex",
+    "clevrer-s": "CLEVRER-S",
+    "clevrer-l": "CLEVRER-L",
+    "random-objects": "random objects",
+}
+"""Tasks as they are written."""
+
+_CARD = """---
+library_name: slotmesh
+license: mit
+tags: [object-centric-learning, slot-attention, optimal-transport]
+---
+
+# {variant} on {title}
+
+`slotmesh.models.{model}` with the slot attention of {variant}: {n_slots} slots, images of
+{size} x {size} pixels.
+
+- Training data: {train:,} samples of slotmesh's own procedural world for {title}, seed
+  {data_seed}; no image of the dataset.
+- Training: seed {seed}, {steps:,} steps of {batch}. The weights are those of step {best:,}, which
+  had the lowest loss on {val:,} validation samples.
+- Test, on {n:,} samples of the world that nothing was chosen on: {results}.
+- Licence: MIT, as slotmesh.
+
+```python
+from slotmesh.models import {model}
+
+model = {model}.from_pretrained("checkpoints/{folder}")
+found = model(image)  # uint8 (batch, {frames}3, {size}, {size}); found.{output}, found.slots, ...
+```
+
+Made by `{command}`. `settings.json` has all settings.
+"""
+
+
+def card(run: Run, tested: dict[str, Any], command: str) -> str:
+    """A page about a run's weights, for their folder."""
+    # It knows how to draw, which takes long to load.
+    from slotmesh.training.report.compare import NAMES, shown
+
+    s: Any = run.settings
+    results = (
+        f"{NAMES.get(name, name)} {shown(name, value)} %"
+        for name, value in tested["metrics"].items()
+        if value is not None
+    )
+    return _CARD.format(
+        variant=s.variant,
+        title=TITLES[s.task],
+        model=type(run.experiment.build()).__name__,
+        n_slots=s.model.n_slots,
+        size=s.data.size,
+        train=s.data.train_size,
+        data_seed=s.data.seed,
+        seed=s.seed,
+        steps=s.steps,
+        batch=s.data.batch_size,
+        best=steps_done(run.checkpoint),
+        val=s.data.val_size,
+        n=tested["n"],
+        results=", ".join(results),
+        folder=weights_name(s.task, s.variant),
+        frames="frames, " if s.task.startswith("clevrer") else "",
+        output="properties" if s.task == "clevr-properties" else "masks",
+        command=command,
+    )

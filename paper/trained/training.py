@@ -1,0 +1,146 @@
+"""Training that can be stopped anywhere, and resumed there or on another machine."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from paper.jobs import environment
+from paper.trained.record import Curves, deciding
+from slotmesh._files import write_whole
+from slotmesh.training.checkpoint import last_sound
+from slotmesh.training.failure import NonFinite
+from slotmesh.training.runs import prepare, steps_done
+from slotmesh.training.settings import Settings, flag
+from slotmesh.training.tasks import from_plain
+from slotmesh.training.train import run_train
+
+_MACHINES = "machines.json"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that has ended, as its folder tells it."""
+
+    settings: Settings
+    """As it was begun, with the precision of that machine."""
+    failed: int | None
+    """The step at which it failed; None if it did not."""
+    trained_on: list[dict[str, Any]]
+    """Its parts: first step, versions, device."""
+    seconds: float
+    """Over all parts."""
+    train: Curves
+    val: Curves
+
+
+def train(settings: Settings, device: torch.device, console: Console) -> Trained:
+    """Train a run to its end, from first weights or from where it stopped; a finished one is read.
+
+    Args:
+        settings: With ``out``, the folder of the run.
+        device: Where to train.
+        console: Shows progress.
+
+    Raises:
+        ValueError: If the folder holds another run.
+        SystemExit: If it was asked to stop; the state is saved.
+    """
+    # It knows how to draw, which takes long to load.
+    from slotmesh.training.report.collect import read_csv
+
+    folder = settings.folder
+    settings = _as_begun(settings, device)
+    last = last_sound(folder / "checkpoints", lambda words: console.print(words, markup=False))
+    done = 0 if last is None else steps_done(last)
+    failed = None
+    if done < settings.steps:
+        prepare(settings)
+        _note_machine(folder, done, device)
+        try:
+            run_train(settings, console)
+        except ValueError as error:
+            if not isinstance(error.__cause__, NonFinite):
+                raise
+            failed = error.__cause__.step
+            console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+    columns = read_csv(folder / "metrics.csv")
+    seconds = columns.get("seconds", [0.0])
+    return Trained(
+        settings,
+        failed,
+        _read(folder / _MACHINES),
+        round(seconds[-1], 1),
+        _curves(columns, "train", ["loss"]),
+        _curves(columns, "val", _named(columns, "val/")),
+    )
+
+
+def _as_begun(settings: Settings, device: torch.device) -> Settings:
+    """With the precision that the run was begun with; it may have been on another machine.
+
+    A run that has ended continues where more steps are asked for, if its learning rate does not
+    depend on them.
+    """
+    precision = "bf16" if device.type == "cuda" else "32"
+    accelerator = "gpu" if device.type == "cuda" else "cpu"
+    hardware = replace(settings.hardware, accelerator=accelerator, precision=precision)
+    settings = replace(settings, hardware=hardware)
+    path = settings.folder / "settings.json"
+    if not path.is_file():
+        return settings
+    begun = from_plain(_read(path), str(path))
+    hardware = replace(hardware, precision=begun.hardware.precision)
+    settings = replace(settings, hardware=hardware)
+    old, new = deciding(begun), deciding(settings)
+    free = settings.optim.drop_at is None and not settings.optim.cosine
+    for name in old | new:
+        longer = name == "steps" and free and old[name] < new[name]
+        if old.get(name) != new.get(name) and not longer:
+            raise ValueError(
+                f"{settings.folder} holds a run with {flag(name)} {old.get(name)}, but "
+                f"got {new.get(name)}. Choose another folder with --runs."
+            )
+    if begun.steps < settings.steps:
+        values = _read(path) | {"steps": settings.steps}
+        write_whole(path, json.dumps(values, indent=2) + "\n")
+    return settings
+
+
+def _note_machine(folder: Path, step: int, device: torch.device) -> None:
+    """Write down what trains from a step on; parts that are done again are forgotten."""
+    path = folder / _MACHINES
+    before = _read(path) if path.is_file() else []
+    parts = [part for part in before if part["from_step"] < step]
+    parts.append({"from_step": step, **environment(device)})
+    write_whole(path, json.dumps(parts, indent=2) + "\n")
+
+
+def _named(columns: dict[str, list[float]], start: str) -> list[str]:
+    return [name.removeprefix(start) for name in columns if name.startswith(start)] or ["loss"]
+
+
+def _curves(columns: dict[str, list[float]], room: str, names: list[str]) -> Curves:
+    """Some of the columns, where they have numbers, to six digits."""
+    steps = columns.get("step", [])
+    found = {name: columns.get(f"{room}/{name}", []) for name in names}
+    which = [i for i, x in enumerate(found["loss"]) if x == x]
+    curves: Curves = {"step": [int(steps[i]) for i in which]}
+    return curves | {
+        name: [_short(values[i]) for i in which] for name, values in found.items() if values
+    }
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error

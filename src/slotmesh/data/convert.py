@@ -1,0 +1,99 @@
+"""``slotmesh data convert``: a real dataset as one HDF5 file."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from slotmesh.data._source import progress_bar
+from slotmesh.readers import BadRecord, open_reader
+from slotmesh.readers._hdf5_layout import Skipped
+from slotmesh.readers._hdf5_writer import Written, write
+from slotmesh.worlds import Sample
+
+DatasetName = Literal["clevr", "multi-dsprites", "clevrtex", "clevrer", "hdf5"]
+
+# The file holds the whole list.
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Write a real dataset to one HDF5 file; killed and started again, it goes on."""
+
+    dataset: tyro.conf.Positional[DatasetName]
+    """Which dataset; hdf5 is one of the MESH authors' files, or one of ours."""
+    root: Path
+    """Where the dataset is: its folder, or its file."""
+    out: Path
+    """The file. It appears when it is whole; until then there is a folder OUT.part."""
+    split: str | None = None
+    """Which part; each dataset says what it has when it is given another."""
+    size: int | None = None
+    """Width and height of the images; what the paper takes by default."""
+    frames: tuple[int, ...] | None = None
+    """CLEVRER: which frames, from 0; 0 16 by default."""
+    variant: str | None = None
+    """Multi-dSprites and ClevrTex: which variant."""
+    partial: bool = False
+    """Take what is there of a dataset that is not complete."""
+    skip_bad: bool = False
+    """Leave out records that cannot be read, and list them, instead of stopping at the first."""
+    overwrite: bool = False
+    """Replace the file if it is there."""
+
+
+def run_convert(convert: Convert, console: Console | None = None) -> Written:
+    """Write the file and say what it holds and what was left out."""
+    console = Console() if console is None else console
+    given = {
+        "split": convert.split,
+        "size": convert.size,
+        "frames": convert.frames,
+        "variant": convert.variant,
+        "partial": convert.partial or None,
+    }
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    reader = open_reader(convert.dataset, convert.root, **options)
+
+    def records(done: int) -> Iterator[Sample | Skipped]:
+        for number, record in enumerate(reader.records(done), done):
+            if not isinstance(record, BadRecord):
+                yield record
+            elif convert.skip_bad:
+                yield Skipped(number, " ".join(str(record).split()))
+            else:
+                raise record
+
+    with progress_bar(console) as progress:
+        n = len(reader)
+        bar = progress.add_task(convert.dataset, total=n)
+        written = write(
+            convert.out,
+            records,
+            n=n,
+            source=convert.dataset,
+            # The folder's name, not its path: files may be handed on.
+            settings=json.loads(json.dumps(options))
+            | {"root": convert.root.resolve().name}
+            | ({} if reader.has_masks else {"has_masks": False}),
+            overwrite=convert.overwrite,
+            on_progress=lambda done: progress.update(bar, completed=done),
+        )
+    megabytes = written.path.stat().st_size / 1e6
+    console.print(
+        f"Wrote [bold]{escape(str(written.path))}[/bold]: {written.n} samples, {megabytes:.1f} MB",
+        soft_wrap=True,
+    )
+    if written.skipped:
+        console.print(f"Skipped {len(written.skipped)} records that could not be read:")
+        for bad in written.skipped[:_MOST_SHOWN]:
+            console.print(f"  {bad.index}: {escape(bad.reason)}", highlight=False, soft_wrap=True)
+        if len(written.skipped) > _MOST_SHOWN:
+            console.print(f"  and {len(written.skipped) - _MOST_SHOWN} more: see skipped/ in it")
+    return written

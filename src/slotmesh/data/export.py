@@ -1,0 +1,75 @@
+"""``slotmesh data export``: samples of a world as an HDF5 file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from slotmesh.data._source import (
+    WorldName,
+    check_at_least,
+    open_world,
+    progress_bar,
+    settings_of,
+)
+from slotmesh.readers._hdf5_writer import Written, write
+from slotmesh.worlds import Sample, VectorSample
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write samples of a world to an HDF5 file; killed and started again, it goes on."""
+
+    world: tyro.conf.Positional[WorldName]
+    """Which world."""
+    n: int
+    """Number of samples."""
+    out: Path
+    """The file. It appears when it is whole; until then there is a folder OUT.part."""
+    start: int = 0
+    """The first sample."""
+    seed: int = 0
+    """Another seed, another dataset."""
+    size: int | None = None
+    """Width and height of the images; the world's own by default."""
+    batch_size: int = 64
+    """Samples made at a time."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    overwrite: bool = False
+    """Replace the file if it is there."""
+
+
+def run_export(export: Export, console: Console | None = None) -> Written:
+    """Write the file and say what it holds."""
+    check_at_least("--n", export.n, 1)
+    check_at_least("--start", export.start, 0)
+    check_at_least("--batch-size", export.batch_size, 1)
+    console = Console() if console is None else console
+    world = open_world(export.world, seed=export.seed, size=export.size, device=export.device)
+    stop = export.start + export.n
+
+    def records(done: int) -> Iterator[Sample | VectorSample]:
+        for first in range(export.start + done, stop, export.batch_size):
+            yield world.sample(range(first, min(first + export.batch_size, stop)))
+
+    with progress_bar(console) as progress:
+        bar = progress.add_task(export.world, total=export.n)
+        written = write(
+            export.out,
+            records,
+            n=export.n,
+            source=export.world,
+            settings=settings_of(world) | {"start": export.start},
+            overwrite=export.overwrite,
+            on_progress=lambda done: progress.update(bar, completed=done),
+        )
+    megabytes = written.path.stat().st_size / 1e6
+    console.print(
+        f"Wrote [bold]{escape(str(written.path))}[/bold]: {written.n} samples, {megabytes:.1f} MB",
+        soft_wrap=True,
+    )
+    return written

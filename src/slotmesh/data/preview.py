@@ -1,0 +1,49 @@
+"""``slotmesh data preview``: a picture sheet of a world."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from slotmesh.data._source import (
+    WorldName,
+    check_at_least,
+    classes_of_world,
+    open_world,
+)
+from slotmesh.report.sheet import write_sheet
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Write a PNG sheet of a world: images, masks and what the objects are."""
+
+    world: tyro.conf.Positional[WorldName]
+    """Which world."""
+    out: Path = Path("preview.png")
+    """The sheet; it is replaced if it is there."""
+    n: int = 16
+    """Number of samples."""
+    start: int = 0
+    """The first sample."""
+    seed: int = 0
+    """Another seed, another dataset."""
+    size: int | None = None
+    """Width and height of the images; the world's own by default."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+
+def run_preview(preview: Preview, console: Console | None = None) -> Path:
+    """Write the sheet and return its path."""
+    check_at_least("--n", preview.n, 1)
+    check_at_least("--start", preview.start, 0)
+    console = Console() if console is None else console
+    world = open_world(preview.world, seed=preview.seed, size=preview.size, device=preview.device)
+    sample = world.sample(range(preview.start, preview.start + preview.n))
+    title = f"{preview.world}, seed {preview.seed}"
+    write_sheet(sample, preview.out, title=title, classes=classes_of_world(preview.world))
+    console.print(f"Sheet: [bold]{escape(str(preview.out))}[/bold]", soft_wrap=True)
+    return preview.out

@@ -1,0 +1,173 @@
+"""SA and SA-MESH that were trained before, on scenes that nobody has seen."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from rich.console import Console
+from rich.table import Table
+
+from slotmesh.report.side_by_side import Scene, side_by_side
+from slotmesh.training.evaluate import evaluate_run
+from slotmesh.training.export import weights_name
+from slotmesh.training.published import ROWS
+from slotmesh.training.reading import Columns, read_csv
+from slotmesh.training.report.collect import Found
+from slotmesh.training.report.samples import Shower
+from slotmesh.training.runs import Run, open_run
+from slotmesh.training.tasks import experiment
+
+VARIANTS = ("SA", "SA-MESH")
+SCENES = 64
+"""Scenes that both models are measured on."""
+SHOWN = 4
+"""The first of them, which are drawn."""
+HOW = (
+    "There are no trained weights in checkpoints/ here to find objects with: `python -m paper "
+    "table3` trains them, which takes a GPU. If they are elsewhere, pass --checkpoints."
+)
+"""What to do where they are missing."""
+
+_HERE = Path("checkpoints")
+# The world's seeds of training, validation and test are far below.
+_FRESH = 1_000
+_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a model made of the scenes."""
+
+    variant: str
+    found: Found
+    by_scene: Columns
+    seconds: float
+
+    @property
+    def settings(self) -> Any:
+        """Of the run that the weights come from."""
+        return self.found.settings
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Over all scenes."""
+        assert self.found.evaluation is not None
+        return self.found.evaluation["metrics"]
+
+    def row(self) -> dict[str, Any]:
+        """For the page."""
+        [paper] = [r for r in ROWS if (r.table, r.label) == ("Table 3", self.variant)]
+        assert self.found.evaluation is not None
+        return {
+            "name": self.variant,
+            "steps": self.settings.steps,
+            "n": self.found.evaluation["n"],
+            "seconds": self.seconds,
+            "paper": {name: 100 * value for name, (value, _) in paper.results.items()},
+            **{name: 100 * value for name, value in self.metrics.items()},
+        }
+
+
+def find_weights(folder: Path | None) -> list[Run]:
+    """The weights of both variants; none where one is missing.
+
+    Args:
+        folder: To look in; None is ``checkpoints``, here or in the repository.
+
+    Raises:
+        ValueError: If a given folder has not both of them, or they are of another kind.
+    """
+    # Beside src, if this is a clone and not an installed copy.
+    clone = Path(__file__).parents[3] / _HERE
+    for place in (_HERE, clone) if folder is None else (folder,):
+        names = {variant: place / weights_name("multi-dsprites", variant) for variant in VARIANTS}
+        if all(path.is_dir() for path in names.values()):
+            runs = [open_run(path) for path in names.values()]
+            _check(runs)
+            return runs
+    if folder is not None:
+        expected = " and ".join(weights_name("multi-dsprites", variant) for variant in VARIANTS)
+        raise ValueError(f"--checkpoints is {folder}, expected a folder with {expected}.")
+    return []
+
+
+def _check(runs: list[Run]) -> None:
+    for run, variant in zip(runs, VARIANTS, strict=True):
+        kind = (run.settings.task, run.settings.variant)
+        if kind != ("multi-dsprites", variant):
+            raise ValueError(
+                f"{run.folder} holds {' '.join(kind)}, expected multi-dsprites {variant}."
+            )
+    sizes = [(run.settings.data.size, run.settings.model.n_slots) for run in runs]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"{runs[0].folder} and {runs[1].folder} have other image sizes and slots, {sizes[0]} "
+            f"and {sizes[1]}, expected the same."
+        )
+
+
+def try_weights(run: Run, seed: int, out: Path, console: Console) -> Weights:
+    """Measure weights on fresh scenes.
+
+    Args:
+        run: From :func:`find_weights`.
+        seed: Of the demo: other scenes.
+        out: Folder for the numbers by scene.
+        console: Shows progress.
+    """
+    began = time.perf_counter()
+    data = run.settings.data
+    seed += data.seed + _FRESH
+    data = replace(data, root=None, seed=seed, test_size=SCENES, batch_size=_BATCH)
+    run = replace(run, experiment=experiment(replace(run.settings, data=data), moved=True))
+    where = out / run.settings.variant
+    found = evaluate_run(run, out=where, device="cpu", console=console)
+    return Weights(
+        run.settings.variant,
+        Found(run.folder, run, whole=True, row=None, evaluation=found),
+        read_csv(where / "evaluation.csv"),
+        time.perf_counter() - began,
+    )
+
+
+def scene_table(tried: list[Weights]) -> Table:
+    """The metrics of both, for the terminal."""
+    title = f"Objects found in {SCENES} fresh scenes of Multi-dSprites"
+    table = Table(title=title, title_justify="left")
+    for name in ("variant", "FG-ARI, %", "FG-mIoU, %", "run of", "time"):
+        table.add_column(name, justify="left" if name == "variant" else "right")
+    for one in tried:
+        table.add_row(
+            one.variant,
+            f"{100 * one.metrics['fg_ari']:.1f}",
+            f"{100 * one.metrics['fg_miou']:.1f}",
+            f"{one.settings.steps:,} steps",
+            f"{one.seconds:.0f} s",
+            style="bold" if one.variant == "SA-MESH" else None,
+        )
+    return table
+
+
+@torch.inference_mode()
+def draw_scenes(tried: list[Weights]) -> Image:
+    """The first scenes, as both models were measured on them."""
+    showers = {one.variant: Shower(one.found, "cpu") for one in tried}
+    notes = {one.variant: _notes(one) for one in tried}
+    scenes: list[Scene] = []
+    for i in range(SHOWN):
+        sample = showers[tried[0].variant].source.sample([i])
+        masks = {
+            name: shower.model(sample.image, generator=shower.noise(i)).masks[0]
+            for name, shower in showers.items()
+        }
+        said = {name: notes[name][i] for name in showers}
+        scenes.append(Scene(sample.image[0], sample.mask[0], masks, said))
+    return side_by_side(scenes)
+
+
+def _notes(one: Weights) -> list[str]:
+    pairs = zip(one.by_scene["fg_ari"], one.by_scene["fg_miou"], strict=True)
+    return [f"FG-ARI {100 * ari:.0f} %, FG-mIoU {100 * miou:.0f} %" for ari, miou in pairs]

@@ -1,5 +1,0 @@
-"""``slotmesh demo``: MESH breaks a tie, and a model with it learns what one without it cannot."""
-
-from slotmesh.experiments.demo.command import Demo, draw_ties, run_demo
-
-__all__ = ["Demo", "draw_ties", "run_demo"]

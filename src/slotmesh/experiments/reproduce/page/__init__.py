@@ -1,5 +1,0 @@
-"""``RESULTS.md``, made from the files in ``results/``: a small file for each section."""
-
-from slotmesh.experiments.reproduce.page.command import Results, render, run_results
-
-__all__ = ["Results", "render", "run_results"]

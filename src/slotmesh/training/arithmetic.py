@@ -1,0 +1,124 @@
+"""What decides the last bits of a run, beside its settings."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from slotmesh.ops import backends
+from slotmesh.training.gradient import compiles
+from slotmesh.training.settings import Settings
+from slotmesh.training.variants import SoftmaxSettings
+
+# What each is called, and how to have it as it was.
+_WORDS = {
+    "device": ("on {}", "train on {}"),
+    "processes": ("in {} process(es)", "start {} with --hardware.devices and --hardware.nodes"),
+    "torch": ("with torch {}", "install torch {}"),
+    "transport": ("with the transport computed in {}", "{}"),
+    "kernels": ("with {} kernels", "see --hardware.deterministic and --hardware.compile"),
+    "threads": ("with {} thread(s)", "pass --hardware.threads {}"),
+    "instructions": ("with {} instructions", "train on a processor with {}"),
+    "native": ("with {} instructions in C", "set SLOTMESH_NATIVE={} or leave it unset"),
+}
+_TO_HAVE = {
+    "C": "make a C compiler available and leave SLOTMESH_NATIVE unset",
+    "triton": "install triton",
+    "torch": "set SLOTMESH_NATIVE=0",
+}
+
+
+def arithmetic(settings: Settings, device: torch.device, n_processes: int) -> dict[str, str]:
+    """What may differ from one start of a run to the next, and changes how sums are rounded."""
+    cuda = device.type == "cuda"
+    found = {
+        "device": torch.cuda.get_device_name(device) if cuda else device.type,
+        "processes": str(n_processes),
+        "torch": str(torch.__version__),
+        "transport": _backend(settings, device),
+    }
+    if cuda:
+        compiled = "compiled" if compiles(settings, device, n_processes) else "the usual"
+        found["kernels"] = "deterministic" if settings.hardware.deterministic else compiled
+    if device.type == "cpu":
+        found["threads"] = str(torch.get_num_threads())
+        found["instructions"] = torch.backends.cpu.get_cpu_capability()
+        if found["transport"] == "C":
+            found["native"] = str(backends().cpu.instructions)
+    return found
+
+
+def _backend(settings: Settings, device: torch.device) -> str:
+    """What computes the transport: C, triton or torch."""
+    if isinstance(settings.transport, SoftmaxSettings):
+        return "torch"
+    chosen = backends().auto[device.type]
+    return "C" if chosen == "cpu" else chosen
+
+
+def change(now: dict[str, str], before: Any) -> tuple[str, str]:
+    """How a run is computed now and was before, and what to do to have it as it was.
+
+    Args:
+        now: From :func:`arithmetic`.
+        before: The same, out of a checkpoint; None if that was written without.
+
+    Returns:
+        Two parts of a sentence; empty where nothing differs.
+    """
+    old = {name: str(value) for name, value in before.items()} if isinstance(before, dict) else now
+    differ = [name for name in _WORDS if name in now and old.get(name, now[name]) != now[name]]
+    # On another device all else is another too.
+    differ = differ[:1] if differ[:1] == ["device"] else differ
+    said = [f"{_WORDS[name][0].format(now[name])} ({old[name]} before)" for name in differ]
+    todo = [_WORDS[name][1].format(_TO_HAVE.get(old[name], old[name])) for name in differ]
+    return ", ".join(said), " and ".join(todo)
+
+
+@contextmanager
+def chosen(settings: Settings) -> Iterator[None]:
+    """Compute as ``settings.hardware`` says, in all that torch decides for the whole process."""
+    hardware = settings.hardware
+    gpu = hardware.accelerator != "cpu" and torch.cuda.is_available()
+    threads = torch.get_num_threads()
+    try:
+        _choose(settings, gpu)
+        with _deterministic() if hardware.deterministic and gpu else nullcontext():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _choose(settings: Settings, gpu: bool) -> None:
+    hardware = settings.hardware
+    if hardware.deterministic and not gpu:
+        # Sums are split among threads: no other number gives the same bits.
+        torch.set_num_threads(1)
+    elif hardware.threads is not None:
+        torch.set_num_threads(hardware.threads)
+    # On a CPU it would choose other kernels that are no faster.
+    faster = hardware.precision == "tf32" and gpu
+    torch.set_float32_matmul_precision("high" if faster else "highest")
+    torch.backends.cudnn.allow_tf32 = faster
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """On a GPU."""
+    # cuBLAS reads it when it is first used; torch refuses to go without.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        said = str(error).partition(". ")[0]
+        raise ValueError(f"--hardware.deterministic: {said}. Leave it out here.") from error
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]

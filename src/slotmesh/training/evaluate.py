@@ -1,0 +1,220 @@
+"""``slotmesh evaluate``: the metrics of a trained model on test samples it has never seen."""
+
+import csv
+import io
+import json
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from slotmesh._files import write_whole
+from slotmesh.training.memory import memory_checked
+from slotmesh.training.places import place_of
+from slotmesh.training.runs import Run, environment, open_run
+from slotmesh.training.settings import MOST_SAMPLES, at_least, at_most
+from slotmesh.training.stream import EvalBatches
+from slotmesh.training.tasks import experiment
+
+# Test samples whose mean is the prediction of a model that looks at nothing else.
+_BLIND = 256
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a trained model on test samples: a table, JSON, and a CSV file by sample."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run or of an export, or a checkpoint."""
+    n: int | None = None
+    """Test samples; those of the run's settings by default."""
+    batch_size: int | None = None
+    """Samples at a time; that of training by default. Noise is drawn a batch."""
+    root: Path | None = None
+    """A real dataset, instead of what the run was trained on."""
+    partial: bool = False
+    """Take an incomplete copy of the dataset as it is, and of its splits the one that is there."""
+    out: Path | None = None
+    """Folder for evaluation.json and evaluation.csv; that of the run by default."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+
+def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str, Any]:
+    """Evaluate, print the table, write both files."""
+    console = Console() if console is None else console
+    for name in ("n", "batch_size"):
+        if getattr(settings, name) is not None:
+            at_least(name, getattr(settings, name), 1)
+            at_most(name, getattr(settings, name), MOST_SAMPLES)
+    run = open_run(settings.run)
+    data = run.settings.data
+    if settings.root is not None:
+        if not hasattr(data, "root"):
+            raise ValueError(f"--root: there is no real dataset for {run.settings.task}.")
+        if not settings.root.exists():
+            raise ValueError(f"--root is {settings.root}, which does not exist.")
+        data = replace(data, root=settings.root)
+    data = replace(data, test_size=settings.n or data.test_size)
+    if settings.partial:
+        if getattr(data, "root", None) is None:
+            raise ValueError("--partial is for a real dataset: pass its folder with --root.")
+        data = replace(data, partial=True)
+    made = experiment(replace(run.settings, data=data), moved=True)
+    if getattr(data, "partial", False) and run.settings.data.root is not None:
+        found = made.source("test", torch.device("cpu"))[0]
+        if getattr(found, "split", None) == "train":
+            raise ValueError(
+                f"--partial: {data.root} has training images only, and {run.name} was trained on "
+                f"images of {run.settings.data.root}. Add images of another split."
+            )
+    with memory_checked():
+        found = evaluate_run(
+            replace(run, experiment=made),
+            batch_size=settings.batch_size,
+            out=settings.out,
+            device=settings.device,
+            console=console,
+        )
+    console.print(_table(run, found))
+    where = run.folder if settings.out is None else settings.out
+    written = escape(str(where / "evaluation.json"))
+    console.print(f"Written: [bold]{written}[/bold], evaluation.csv by sample", soft_wrap=True)
+    return found
+
+
+def evaluate_run(
+    run: Run,
+    *,
+    batch_size: int | None = None,
+    out: Path | None = None,
+    device: str = "auto",
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Measure a run on its test samples, and write evaluation.json and evaluation.csv.
+
+    Args:
+        run: From :func:`~slotmesh.training.runs.open_run`.
+        batch_size: Samples at a time; that of training by default.
+        out: Folder to write to; that of the run by default.
+        device: cpu, cuda, or auto.
+        console: Shows the progress, if given.
+    """
+    out = run.folder if out is None else out
+    place = place_of(device)
+    made = run.experiment
+    size: int = made.settings.data.batch_size if batch_size is None else batch_size
+    model = run.load_model(place)
+    metrics = {name: metric.to(place) for name, metric in made.metrics().items()}
+    source, n = made.source("test", place)
+    assert n is not None
+    partial = getattr(made.settings.data, "partial", False)
+    batches = EvalBatches(source, n, batch_size=size)
+    out.mkdir(parents=True, exist_ok=True)
+    blind = made.blind(source.sample(range(min(n, _BLIND))).to(place))
+    blind_metrics = {name: metric.to(place) for name, metric in made.metrics().items()}
+    blind_loss: list[torch.Tensor] = []
+    rows: dict[str, list[torch.Tensor]] = {}
+    began = time.perf_counter()
+    with _progress(console) as progress, torch.inference_mode():
+        bar = progress.add_task("evaluating", total=n)
+        for i, sample in enumerate(batches):
+            total = batches.totals[i]
+            noise = made.noise("test", i, total=total, device=place)
+            sample = sample.to(place)
+            judged = made.judge(model, sample, noise, metrics)
+            blind_loss.append(made.judge(blind, sample, noise, blind_metrics)["loss"])
+            for name, values in {"sample": sample.index, **judged}.items():
+                rows.setdefault(name, []).append(values)
+            progress.advance(bar, total)
+    whole = {name: torch.cat(values).cpu() for name, values in rows.items()}
+    found = {
+        **{k: getattr(run.settings, k) for k in ("task", "variant", "preset", "seed")},
+        "checkpoint": run.checkpoint.name,
+        # An incomplete copy may have another one only.
+        "split": str(getattr(source, "split", "test")) if partial else "test",
+        "partial": partial,
+        "root": None if (root := getattr(made.settings.data, "root", None)) is None else str(root),
+        "n": n,
+        "batch_size": size,
+        "loss": float(whole["loss"].double().mean()),
+        "metrics": _computed(metrics),
+        "undefined": {
+            name: int(metric.n_undefined)  # pyright: ignore
+            for name, metric in metrics.items()
+            if hasattr(metric, "n_undefined")
+        },
+        "blind": {
+            "loss": float(torch.cat(blind_loss).double().mean()),
+            "metrics": _computed(blind_metrics),
+        },
+        "seconds": round(time.perf_counter() - began, 2),
+        "environment": environment() | {"device": str(place)},
+    }
+    write_whole(out / "evaluation.csv", _csv(whole))
+    write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")
+    return found
+
+
+def strict(value: Any) -> Any:
+    """With null for what is undefined: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {k: strict(v) for k, v in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _computed(metrics: dict[str, Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, metric in metrics.items():
+        value = metric.compute()
+        items = value.items() if isinstance(value, dict) else [(name, value)]
+        found |= {k: float(v) for k, v in items}
+    return found
+
+
+def _csv(columns: dict[str, torch.Tensor]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+        writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in row])
+    return text.getvalue()
+
+
+def _table(run: Run, found: dict[str, Any]) -> Table:
+    table = Table(title=f"{run.name}, {found['n']} test samples", title_justify="left")
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    table.add_column("blind", justify="right")
+    table.add_column("", style="dim")
+    goal = run.experiment.goal
+    blind = {**found["blind"]["metrics"], "loss": found["blind"]["loss"]}
+    for name, value in {**found["metrics"], "loss": found["loss"]}.items():
+        notes: list[str] = []
+        if name == goal.metric:
+            notes.append(f"{'higher' if goal.higher else 'lower'} is better")
+        if found["undefined"].get(name):
+            notes.append(f"undefined for {found['undefined'][name]}")
+        table.add_row(name, f"{value:.4g}", f"{blind[name]:.4g}", "; ".join(notes))
+    table.caption = "blind: a model that looks at nothing"
+    table.caption_justify = "left"
+    return table
+
+
+def _progress(console: Console | None) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    quiet = console is None or not console.is_terminal
+    return Progress(*columns, console=console, disable=quiet, transient=True)

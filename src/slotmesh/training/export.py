@@ -1,0 +1,59 @@
+"""``slotmesh export``: the trained model of a run, for ``from_pretrained``."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from slotmesh._files import write_whole
+from slotmesh.training.runs import open_run
+from slotmesh.training.settings import plain
+
+
+@dataclass(frozen=True)
+class ExportModel:
+    """Write the trained model as safetensors and JSON, which from_pretrained loads."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run, or a checkpoint."""
+    out: Path
+    """Folder to write to."""
+
+
+def run_export_model(settings: ExportModel, console: Console | None = None) -> Path:
+    """Write model.safetensors, config.json and the settings of the run."""
+    console = Console() if console is None else console
+    run = open_run(settings.run)
+    model: Any = run.load_model()
+    if settings.out.is_file():
+        raise ValueError(f"--out is {settings.out}, which is a file; expected a folder.")
+    if (settings.out / "checkpoints").is_dir():
+        raise ValueError(f"--out is {settings.out}, which is the folder of a run; choose another.")
+    settings.out.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(settings.out)
+    text = json.dumps(plain(run.settings), indent=2) + "\n"
+    write_whole(settings.out / "settings.json", text)
+    name = type(model).__name__
+    out = escape(str(settings.out))
+    console.print(
+        f"Written: [bold]{out}[/bold]. Load it with slotmesh.models.{name}"
+        f'.from_pretrained("{out}")',
+        soft_wrap=True,
+        highlight=False,
+    )
+    return settings.out
+
+
+def weights_name(task: str, variant: str) -> str:
+    """The folder of a variant's weights.
+
+    Example:
+        >>> from slotmesh.training.export import weights_name
+        >>> weights_name("multi-dsprites", "SA-MESH")
+        'multi-dsprites-sa-mesh'
+    """
+    return f"{task}-{variant.lower()}"

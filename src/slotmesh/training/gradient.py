@@ -1,0 +1,136 @@
+"""The losses of a batch and their gradient: plainly, or compiled and recorded on a GPU."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slotmesh.ops._drawn import Drawing, Drawn
+from slotmesh.training.captured import Captured
+from slotmesh.training.settings import Settings
+from slotmesh.training.tasks.experiment import Experiment, mix
+
+Losses = dict[str, Tensor]
+
+WORTH = 5000
+"""Steps of a run from which on compiling is quicker than not."""
+
+
+class FastGradient:
+    """Losses and gradient of one batch after another, compiled, in one CUDA graph.
+
+    The first call takes about a minute: torch compiles the whole of it. Then a step costs what the
+    GPU needs for it, and the host has time to prepare the next. Random numbers are those that the
+    plain step draws.
+
+    Args:
+        experiment: Whose losses.
+        model: On a CUDA device. From the first call on its gradients are written to the same
+            memory.
+        half: Compute in bfloat16 where autocast does.
+        compiled: Whether torch compiles it; without, it is only recorded.
+    """
+
+    def __init__(
+        self, experiment: Experiment, model: nn.Module, *, half: bool, compiled: bool = True
+    ) -> None:
+        self.experiment = experiment
+        self.model = model
+        self.half = half
+        self.compiled = compiled
+        self._batch: Any = None
+        self._generator: torch.Generator | None = None
+        self._replay: Captured[Losses] | None = None
+        self._grads: list[tuple[nn.Parameter, Tensor | None]] = []
+
+    def __call__(self, batch: Any, step: int) -> Losses:
+        """The losses of a step's batch, valid until the next call; the gradient is in ``.grad``."""
+        if self._replay is None:
+            self._record(batch, step)
+        assert self._replay is not None
+        assert self._generator is not None
+        for kept, new in zip(tensors(self._batch), tensors(batch), strict=True):
+            kept.copy_(new, non_blocking=True)
+        self._generator.manual_seed(mix(self.experiment.settings.seed, "train", step))
+        losses = self._replay()
+        # Whoever set a gradient to None in between, as trainers do to save memory, gets it back.
+        for p, grad in self._grads:
+            p.grad = grad
+        return losses
+
+    def _record(self, batch: Any, step: int) -> None:
+        self._batch = batch._map(channels_last)
+        seed = mix(self.experiment.settings.seed, "train", step)
+        # Its own, so that the graph has not to follow a new one at every step.
+        self._generator = torch.Generator(tensors(batch)[0].device).manual_seed(seed)
+        drawing = Drawing(self._generator)
+        with torch.no_grad(), self._precision():
+            self.experiment.losses(self.model, self._batch, drawing)  # pyright: ignore
+        run: Callable[[list[Tensor]], Losses] = self._losses
+        if self.compiled:
+            run = torch.compile(run, fullgraph=True, dynamic=False)
+
+        def whole() -> Losses:
+            drawn = drawing.again()
+            # Weights that were rounded before the recording would never change again.
+            with self._precision():
+                losses = run(drawn)
+            losses["loss"].backward()
+            return {name: value.detach() for name, value in losses.items()}
+
+        def forget() -> None:
+            for p in self.model.parameters():
+                p.grad = None
+
+        with fastest_convolutions(), warnings.catch_warnings():
+            # Who computes in single precision has chosen to.
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+            self._replay = Captured(whole, [self._generator], before=forget)
+        self._grads = [(p, p.grad) for p in self.model.parameters()]
+
+    def _losses(self, drawn: list[Tensor]) -> Losses:
+        return self.experiment.losses(self.model, self._batch, Drawn(drawn))  # pyright: ignore
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if not self.half:
+            return nullcontext()
+        return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
+
+
+@contextmanager
+def fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try out its algorithms; a recording made here keeps the choice."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def compiles(settings: Settings, device: torch.device, n_processes: int) -> bool:
+    """Whether a run's step is worth the minute that it takes to compile, and can be."""
+    wish = settings.hardware.compile
+    able = device.type == "cuda" and n_processes == 1 and not settings.hardware.deterministic
+    return able and (wish == "yes" or (wish == "auto" and settings.steps >= WORTH))
+
+
+def tensors(record: Any) -> list[Tensor]:
+    """All tensors of a batch, always in the same order."""
+    found: list[Tensor] = []
+
+    def note(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    record._map(note)
+    return found
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """A copy; of images in the memory format that convolutions are fastest in."""
+    images = x.ndim == 4 and x.shape[1] == 3
+    return x.clone(memory_format=torch.channels_last if images else torch.contiguous_format)

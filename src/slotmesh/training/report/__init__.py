@@ -1,0 +1,110 @@
+"""``slotmesh report``: one page about runs, beside the paper's numbers."""
+
+import shlex
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+import slotmesh
+from slotmesh._files import write_whole
+from slotmesh.report.run_page import render_runs
+from slotmesh.training.places import place_of
+from slotmesh.training.report.collect import Found, collect
+from slotmesh.training.report.section import make_section
+from slotmesh.training.settings import at_least
+from slotmesh.training.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write an HTML page about runs: results beside the paper's, curves, attention and masks."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs, or checkpoints. A run that was not evaluated is evaluated first."""
+    out: Path = Path("report.html")
+    """The page; it is replaced if it is there."""
+    n_samples: int = 4
+    """Test samples that are shown of every run."""
+    n_cases: int = 2
+    """Best and worst test samples that are shown of each run."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+
+def run_report(settings: Report, console: Console | None = None) -> Path:
+    """Write the page and return its path.
+
+    Raises:
+        ValueError: If there is no run, or a path is not one.
+    """
+    if not settings.runs:
+        raise ValueError("No run came, expected at least one folder: slotmesh report RUN.")
+    at_least("n_samples", settings.n_samples, 0)
+    at_least("n_cases", settings.n_cases, 0)
+    console = Console() if console is None else console
+    device = str(place_of(settings.device))
+    _check_writable(settings.out)
+    found, left_out = _collect(settings.runs, device, console)
+    tasks = [task for task in TASKS if any(one.settings.task == task for one in found)]
+    sections = [
+        make_section(
+            [one for one in found if one.settings.task == task],
+            n_samples=settings.n_samples,
+            n_cases=settings.n_cases,
+            device=device,
+        )
+        for task in tasks
+    ]
+    command = ["slotmesh", "report", *map(str, settings.runs), "--out", str(settings.out)]
+    versions = f"slotmesh {slotmesh.__version__}, torch {torch.__version__}"
+    html = render_runs(_lead(found, tasks, left_out), sections, shlex.join(command), versions)
+    write_whole(settings.out, html)
+    where = escape(str(settings.out))
+    console.print(f"Page: [bold]{where}[/bold] (open it in a browser)", soft_wrap=True)
+    return settings.out
+
+
+def _collect(
+    paths: tuple[Path, ...], device: str, console: Console
+) -> tuple[list[Found], list[Path]]:
+    """The runs, and the paths that are none: one must not cost the page about the others."""
+    found: list[Found] = []
+    problems: dict[Path, ValueError] = {}
+    for path in paths:
+        try:
+            found.append(collect(path, device, console))
+        except ValueError as error:
+            problems[path] = error
+    if not found:
+        raise next(iter(problems.values()))
+    for path, error in problems.items():
+        said = f"{path} is left out: {error}"
+        console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
+    return found, list(problems)
+
+
+def _check_writable(page: Path) -> None:
+    """An unwritable place should be known before the evaluation, not after it."""
+    if page.is_dir():
+        raise ValueError(f"--out is {page}, which is a folder; expected a file.")
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=page.parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"--out is {page}, which cannot be written: {error}.") from error
+
+
+def _lead(found: list[Found], tasks: list[str], left_out: list[Path]) -> str:
+    parts: list[str] = []
+    for task in tasks:
+        variants = dict.fromkeys(f.settings.variant for f in found if f.settings.task == task)
+        parts.append(f"{task}: {', '.join(variants)}")
+    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    rest = f" Left out, as it cannot be read: {', '.join(map(str, left_out))}." if left_out else ""
+    return f"{runs}. {'; '.join(parts)}.{rest}"

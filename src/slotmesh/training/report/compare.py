@@ -1,0 +1,277 @@
+"""Results of runs beside the paper's."""
+
+import dataclasses
+import math
+import shlex
+import statistics
+from dataclasses import replace
+from typing import Any
+
+from slotmesh.report.run_page import Cell, Grid, Mark, ResultRow
+from slotmesh.training.published import ROWS, TABLES, flags
+from slotmesh.training.report.collect import Found
+from slotmesh.training.settings import Settings, flag, plain
+from slotmesh.training.tasks import preset
+
+NAMES = {
+    "nrmse": "RMSE / sigma",
+    "ap_inf": "AP ∞",
+    "ap_1": "AP 1",
+    "ap_0.5": "AP 0.5",
+    "ap_0.25": "AP 0.25",
+    "ap_0.125": "AP 0.125",
+    "ap_0.0625": "AP 0.0625",
+    "fg_ari": "FG-ARI",
+    "fg_miou": "FG-mIoU",
+    "tc": "TC",
+}
+"""What the paper calls the metrics."""
+PERCENT = frozenset(NAMES) - {"nrmse"}
+"""Metrics that the paper gives in percent."""
+
+# What may differ between runs that are the same but for their seed.
+_NOT_THE_RUN = ("seed", "out", "overwrite", "hardware", "save_every", "log_every", "val_every")
+_NOT_THE_RESULT = (*_NOT_THE_RUN, "preset", "data.root", "data.workers", "data.val_size")
+
+
+def shown(name: str, value: float, std: float | None = None) -> str:
+    """A value as tables have it, in percent where the paper does."""
+    if value != value:
+        return "undefined"
+    if name in PERCENT:
+        return f"{100 * value:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+    return f"{value:.3f}"
+
+
+def heading(name: str) -> str:
+    """Of a column of results."""
+    return NAMES.get(name, name) + (", %" if name in PERCENT else "")
+
+
+def metrics_of(found: list[Found]) -> list[str]:
+    """All metrics that the paper or the runs have, in the paper's order."""
+    seen = {name for one in found for name in (one.evaluation or {}).get("metrics", {})}
+    seen |= {name for one in found if one.row is not None for name in one.row.results}
+    return [name for name in NAMES if name in seen] + sorted(seen - set(NAMES))
+
+
+def result_rows(found: list[Found], marks: list[Mark], metrics: list[str]) -> list[ResultRow]:
+    """One row a run; then one for several seeds of the same."""
+    best = _best(found, metrics)
+    rows: list[ResultRow] = []
+    for one, mark in zip(found, marks, strict=True):
+        values = _values(one)
+        cells = [
+            Cell(
+                "—" if name not in values else shown(name, values[name]),
+                _of_paper(one, name),
+                values.get(name) is not None and values.get(name) == best.get(name),
+            )
+            for name in metrics
+        ]
+        rows.append(ResultRow(mark, _about(one), one.settings.preset == "quick", cells))
+    for group in _seeds(found):
+        one = found[group[0]]
+        cells = [
+            Cell(_together(name, [_values(found[i])[name] for i in group]), _of_paper(one, name))
+            if all(name in _values(found[i]) for i in group)
+            else Cell("—")
+            for name in metrics
+        ]
+        label = one.row.label if one.row is not None else one.settings.variant
+        mark = Mark(f"{label}, {len(group)} seeds", marks[group[0]].colour, "")
+        seeds = ", ".join(str(found[i].settings.seed) for i in group)
+        how = "median" if "nrmse" in metrics else "mean and deviation"
+        about = f"{how} of the seeds {seeds}"
+        rows.append(ResultRow(mark, about, one.settings.preset == "quick", cells, together=True))
+    blind = blind_values(found)
+    if blind:
+        cells = [Cell("—" if m not in blind else shown(m, blind[m])) for m in metrics]
+        mark = Mark("blind", "#9aa3af", "")
+        rows.append(ResultRow(mark, "a model that looks at nothing", False, cells, together=True))
+    return rows
+
+
+def blind_values(found: list[Found]) -> dict[str, float]:
+    """Metrics of a model that looks at nothing, where the runs were evaluated on one set."""
+    made = [(one.evaluation or {}).get("blind", {}).get("metrics") for one in found]
+    made = [values for values in made if values]
+    return made[0] if made and all(values == made[0] for values in made) else {}
+
+
+def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
+    """The paper's tables that the runs belong to, whole, with the command of each row."""
+    names = dict.fromkeys(one.row.table for one in found if one.row is not None)
+    made: list[tuple[str, Grid]] = []
+    for table in names:
+        rows = [row for row in ROWS if row.table == table and row.task == found[0].settings.task]
+        seen = {name for row in rows for name in row.results}
+        metrics = [name for name in NAMES if name in seen]
+        cells = [
+            [
+                row.label,
+                *(_as_printed(m, *row.results[m]) if m in row.results else "—" for m in metrics),
+                "" if row.args is None else shlex.join(["slotmesh", "train", row.task, *row.args]),
+            ]
+            for row in rows
+        ]
+        head = ["Model", *(heading(m) for m in metrics), "Command"]
+        made.append((f"The paper's {table}: {TABLES[table]}", Grid(head, cells)))
+    return made
+
+
+def warnings(found: list[Found]) -> list[str]:
+    """Why the numbers cannot be held against the paper's."""
+    said: list[str] = []
+    if any(one.settings.preset == "quick" for one in found):
+        said.append(
+            "Runs marked quick are small and short, to see that everything works. They are not "
+            "comparable with the paper."
+        )
+    images = [one for one in found if hasattr(one.settings.data, "root")]
+    if any(one.settings.data.root is None for one in images):
+        said.append(
+            "Trained and tested on the procedural world that stands in for the dataset. The "
+            "paper's numbers are on the dataset itself (--data.root)."
+        )
+    return said
+
+
+def notes(found: list[Found], marks: list[Mark]) -> list[str]:
+    """What else one should know about each run."""
+    said: list[str] = []
+    for one, mark in zip(found, marks, strict=True):
+        here = [*one.problems]
+        if one.row is None:
+            here.append("No row of the paper has these settings.")
+        elif one.settings.preset == "paper" and (other := _unlike_paper(one)):
+            here.append(f"Unlike the paper's row: {other}.")
+        for name, n in ((one.evaluation or {}).get("undefined") or {}).items():
+            if n:
+                total = (one.evaluation or {}).get("n")
+                name = NAMES.get(name, name)
+                here.append(
+                    f"{name} is undefined for {n:g} of {total} samples, which are left out."
+                )
+        said += [f"{mark.label}: {words}" for words in here]
+    goal = found[0].run.experiment.goal
+    better = "higher" if goal.higher else "lower"
+    name = NAMES.get(goal.metric, goal.metric)
+    said.append(f"{name}: {better} is better. Small numbers are the paper's.")
+    return said
+
+
+def command(settings: Settings) -> str:
+    """The line that trains a run with these settings."""
+    start = preset(settings.task, settings.variant, settings.preset)
+    changes = {
+        name: value
+        for name, value in differences(settings, start).items()
+        if name not in ("task", "variant", "preset", "seed", "out", "overwrite")
+    }
+    words = ["slotmesh", "train", settings.task, "--variant", settings.variant]
+    words += ["--preset", settings.preset, "--seed", str(settings.seed)]
+    return shlex.join([*words, *flags(changes)])
+
+
+def differences(settings: Settings, start: Settings) -> dict[str, Any]:
+    """Settings that are not as in another, by their names with dots."""
+    there = leaves(start)
+    return {
+        name: value
+        for name, value in leaves(settings).items()
+        if name not in there or there[name] != value
+    }
+
+
+def leaves(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """All settings by their names with dots."""
+    made: dict[str, Any] = {}
+    for entry in dataclasses.fields(settings):
+        value = getattr(settings, entry.name)
+        name = prefix + entry.name
+        made |= leaves(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
+    return made
+
+
+def _unlike_paper(found: Found) -> str:
+    assert found.row is not None
+    usual = leaves(found.row.settings())
+    changes = differences(found.settings, found.row.settings())
+    return ", ".join(
+        f"{flag(name)} is {value} ({usual.get(name)} there)"
+        for name, value in changes.items()
+        if name not in _NOT_THE_RESULT and name.split(".")[0] not in _NOT_THE_RESULT
+    )
+
+
+def _about(found: Found) -> str:
+    """Where a run is, and how long it took."""
+    words = [str(found.path)]
+    if found.last_step:
+        known = [s for s in found.curves.get("seconds", []) if math.isfinite(s)]
+        seconds = max(known, default=0.0)
+        steps = f"{found.last_step} steps"
+        words.append(f"{steps} in {_duration(seconds)}" if seconds else steps)
+    return " · ".join(words)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _values(found: Found) -> dict[str, float]:
+    values = (found.evaluation or {}).get("metrics", {})
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def _of_paper(found: Found, name: str) -> str:
+    if found.row is None or name not in found.row.results:
+        return ""
+    return f"paper {_as_printed(name, *found.row.results[name])}"
+
+
+def _as_printed(name: str, value: float, std: float | None) -> str:
+    """A result with the digits that the paper has."""
+    return shown(name, value, std) if name in PERCENT else f"{value:.2f}"
+
+
+def _best(found: list[Found], metrics: list[str]) -> dict[str, float]:
+    """The best value of each metric, where several runs were measured on the same data."""
+    measured = [one for one in found if _values(one)]
+    if len(measured) < 2 or len({_data(one) for one in measured}) > 1:
+        return {}
+    made: dict[str, float] = {}
+    for name in metrics:
+        values = [v for one in measured if (v := _values(one).get(name)) is not None and v == v]
+        best = (min if name == "nrmse" else max)(values, default=math.nan)
+        if values.count(best) == 1:
+            made[name] = best
+    return made
+
+
+def _data(found: Found) -> str:
+    values = plain(found.settings.data)
+    batch = (found.evaluation or {}).get("n")
+    kept = {k: v for k, v in values.items() if k not in ("batch_size", "train_size", "workers")}
+    return f"{kept} {batch}"
+
+
+def _seeds(found: list[Found]) -> list[list[int]]:
+    """Runs that differ in their seed alone, if there are several."""
+    groups: dict[str, list[int]] = {}
+    for i, one in enumerate(found):
+        same = replace(one.settings, seed=0, out=None, overwrite=False)
+        names = {k: v for k, v in plain(same).items() if k not in _NOT_THE_RUN}
+        if _values(one):
+            groups.setdefault(str(names), []).append(i)
+    different = [group for group in groups.values() if len(group) > 1]
+    return [g for g in different if len({found[i].settings.seed for i in g}) == len(g)]
+
+
+def _together(name: str, values: list[float]) -> str:
+    if name == "nrmse":
+        return shown(name, statistics.median(values))
+    return shown(name, statistics.fmean(values), statistics.stdev(values))

@@ -1,0 +1,229 @@
+"""The part of the page about one task."""
+
+import math
+import shlex
+from collections import Counter
+from typing import Any
+
+from slotmesh.report.run_page import (
+    DASHES,
+    RUN_COLOURS,
+    Chart,
+    Gallery,
+    Grid,
+    Mark,
+    Picture,
+    Section,
+    chart,
+    png_uri,
+)
+from slotmesh.training.report import compare
+from slotmesh.training.report.collect import Found
+from slotmesh.training.report.samples import Shower, best_and_worst
+from slotmesh.training.settings import flag
+
+_TITLES = {
+    "random-objects": (
+        "Random objects",
+        "Random vectors have to be copied out of many zeros, one into each slot (section 5.1, "
+        "Table 1).",
+    ),
+    "clevr-properties": (
+        "CLEVR properties",
+        "Every object's place, shape, colour, material and size, from an image (section 5.2, "
+        "Table 2). AP at a distance: how near an object has to be to count as found.",
+    ),
+    "multi-dsprites": (
+        "Multi-dSprites",
+        "Objects found by reconstructing images through slots, without labels (section 5.3, "
+        "Table 3).",
+    ),
+    "clevrtex": (
+        "ClevrTex",
+        "Objects found by reconstructing images through slots, without labels (section 5.3, "
+        "Table 4).",
+    ),
+    "clevrer-s": (
+        "CLEVRER-S",
+        "Objects found in two frames of a video that lie a short time apart (section 5.4, "
+        "Table 5). TC: how many objects keep their slot.",
+    ),
+    "clevrer-l": (
+        "CLEVRER-L",
+        "Objects found in two frames of a video that lie a long time apart (section 5.4, "
+        "Table 5). TC: how many objects keep their slot.",
+    ),
+}
+
+_SHEET = (
+    "Attention and masks are multiplied with the image, as in the paper's appendix; each attention "
+    "map is scaled so that its largest value is 1. Segments show in colour which slot has the "
+    "largest mask."
+)
+_ATTENTION = (
+    "Attention is multiplied with the image, as in the paper's appendix; each map is scaled so "
+    "that its largest value is 1."
+)
+_VECTORS = "Vectors down, dimensions across; blue is above 0, red below."
+
+
+def make_section(found: list[Found], *, n_samples: int, n_cases: int, device: str) -> Section:
+    """All about the runs of one task.
+
+    Args:
+        found: The runs.
+        n_samples: Test samples to show of every run.
+        n_cases: Best and worst samples to show of each run.
+        device: Where models run.
+    """
+    task = found[0].settings.task
+    title, about = _TITLES[task]
+    marks = make_marks(found)
+    samples, cases = _pictures(found, marks, n_samples, n_cases, device)
+    metrics = compare.metrics_of(found)
+    charts, more = _charts(found, marks)
+    how = _how_to_read(task)
+    return Section(
+        name=task,
+        title=title,
+        about=about,
+        marks=marks,
+        warnings=compare.warnings(found),
+        notes=compare.notes(found, marks),
+        metrics=[compare.heading(name) for name in metrics],
+        rows=compare.result_rows(found, marks, metrics),
+        charts=charts,
+        more_charts=more,
+        samples=samples,
+        samples_about=f"The first test samples. {how}",
+        cases=cases,
+        cases_about=f"By the metric of each sample, over all test samples. {how}",
+        paper_tables=compare.paper_tables(found),
+        settings=_settings(found, marks),
+        environment=_environment(found, marks),
+        commands=_commands(found),
+    )
+
+
+def make_marks(found: list[Found]) -> list[Mark]:
+    """A label, a colour and a pattern for each run; labels differ."""
+    labels = [one.settings.variant if one.row is None else one.row.label for one in found]
+    for more in (lambda f: f"seed {f.settings.seed}", lambda f: str(f.path)):
+        often = Counter(labels)
+        labels = [
+            f"{label}, {more(one)}" if often[label] > 1 else label
+            for label, one in zip(labels, found, strict=True)
+        ]
+    marks: list[Mark] = []
+    for i, (one, label) in enumerate(zip(found, labels, strict=True)):
+        before = sum(f.settings.variant == one.settings.variant for f in found[:i])
+        colour = RUN_COLOURS.get(one.settings.variant, "#333333")
+        marks.append(Mark(label, colour, DASHES[before % len(DASHES)]))
+    return marks
+
+
+def _charts(found: list[Found], marks: list[Mark]) -> tuple[list[Chart], list[Chart]]:
+    """The metrics and the loss, then all else that was logged."""
+    names = list(dict.fromkeys(name for one in found for name in one.curves))
+    goal = found[0].run.experiment.goal
+    first = [name for name in (f"val/{goal.metric}",) if name in names]
+    first += [n for n in names if n.startswith("val/") and n not in first and n != "val/loss"]
+    first += [name for name in ("val/loss", "train/loss") if name in names]
+    rest = [name for name in names if name.startswith("train/") and name not in first]
+    blind = compare.blind_values(found)
+    made: list[list[Chart]] = [[], []]
+    for charts, wanted in zip(made, (first, rest), strict=True):
+        for name in wanted:
+            lines = [(mark, one.curve(name)) for one, mark in zip(found, marks, strict=True)]
+            if not any(points for _, points in lines):
+                continue
+            room, _, metric = name.partition("/")
+            words = compare.NAMES.get(metric, metric.replace("_", " "))
+            prefix = "validation" if room == "val" else "training"
+            charts.append(
+                chart(
+                    f"{prefix} {words}",
+                    lines,
+                    percent=metric in compare.PERCENT,
+                    baseline=blind.get(metric) if room == "val" else None,
+                )
+            )
+    return made[0], made[1]
+
+
+def _pictures(
+    found: list[Found], marks: list[Mark], n_samples: int, n_cases: int, device: str
+) -> tuple[list[Gallery], list[Gallery]]:
+    samples = [Gallery(f"Test sample {i}", []) for i in range(n_samples)]
+    cases: list[Gallery] = []
+    for one, mark in zip(found, marks, strict=True):
+        if not one.whole:
+            continue
+        try:
+            shower = Shower(one, device)
+        except (ValueError, OSError) as error:
+            one.problems.append(f"There are no pictures: {error}")
+            continue
+        if shower.judged_on not in (None, shower.device.type):
+            one.problems.append(
+                f"It was evaluated on {shower.judged_on} and is drawn on {shower.device.type}, "
+                "with other noise: pictures can differ from what was measured."
+            )
+        for i, gallery in enumerate(samples[: shower.n]):
+            gallery.pictures.append(_picture(shower, one, mark, i, trace=True))
+        name, best, worst = best_and_worst(one, n_cases)
+        words = compare.NAMES.get(name, name)
+        for which, indices in (("best", best), ("worst", worst)):
+            if indices:
+                shown = [_picture(shower, one, mark, i, trace=False) for i in indices]
+                cases.append(Gallery(f"{mark.label}: {which} {words}", shown, mark))
+    return [gallery for gallery in samples if gallery.pictures], cases
+
+
+def _picture(shower: Shower, found: Found, mark: Mark, index: int, *, trace: bool) -> Picture:
+    drawn = shower.draw(index, trace=trace)
+    known = {name: values[index] for name, values in found.by_sample.items() if index < len(values)}
+    known.pop("sample", None)
+    # The loss last: it is the metric that is spoken of.
+    known = {k: v for k, v in known.items() if k != "loss"} | {"loss": known.get("loss", math.nan)}
+    notes = [] if trace else [f"sample {index}"]
+    for name, value in known.items():
+        if math.isfinite(value):
+            text = compare.shown(name, value) if name in compare.NAMES else f"{value:.3g}"
+            notes.append(f"{compare.NAMES.get(name, name)} {text}")
+    return Picture(mark if trace else None, " · ".join(notes), png_uri(drawn), drawn.width)
+
+
+def _how_to_read(task: str) -> str:
+    return {"random-objects": _VECTORS, "clevr-properties": _ATTENTION}.get(task, _SHEET)
+
+
+def _settings(found: list[Found], marks: list[Mark]) -> Grid:
+    tables = [compare.leaves(one.settings) for one in found]
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    # Those of one kind together, whichever run has them.
+    rooms = list(dict.fromkeys(name.split(".")[0] for name in names))
+    names.sort(key=lambda name: rooms.index(name.split(".")[0]))
+    kept = [name for name in names if name not in ("task", "out", "overwrite")]
+    rows = [[flag(name), *(str(table.get(name, "")) for table in tables)] for name in kept]
+    return _grid("setting", marks, rows)
+
+
+def _environment(found: list[Found], marks: list[Mark]) -> Grid:
+    tables: list[dict[str, Any]] = [one.environment for one in found]
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    rows = [[name, *(str(table.get(name, "")) for table in tables)] for name in names]
+    return _grid("", marks, rows)
+
+
+def _grid(first: str, marks: list[Mark], rows: list[list[str]]) -> Grid:
+    different = [i for i, row in enumerate(rows) if len(set(row[1:])) > 1]
+    return Grid([first, *(mark.label for mark in marks)], rows, different)
+
+
+def _commands(found: list[Found]) -> str:
+    lines: list[str] = []
+    for one in found:
+        lines.append(f"{compare.command(one.settings)} --out {shlex.quote(str(one.run.folder))}")
+        lines.append(shlex.join(["slotmesh", "evaluate", str(one.path)]))
+    return "\n".join(lines)

@@ -1,0 +1,250 @@
+"""The folder of a run: settings, versions, metrics, checkpoints, pictures.
+
+::
+
+    RUN/
+      settings.json      all settings
+      environment.json   command, versions, machine
+      metrics.csv        one row a logged step: train/loss, train/lr, val/...
+      tensorboard/       the same for TensorBoard
+      checkpoints/       last.ckpt (to resume from), previous.ckpt (the one before it) and best.ckpt
+                         (by the validation loss)
+      pictures/          step-000500.png, ...
+      evaluation.json    what `slotmesh evaluate` found, with evaluation.csv by sample
+"""
+
+import json
+import platform
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import slotmesh
+from slotmesh._files import parts, write_whole
+from slotmesh.nn._sealed import check_seal
+from slotmesh.training.checkpoint import DamagedError, load_checkpoint
+from slotmesh.training.lock import NAME as LOCK
+from slotmesh.training.reading import parse_json, read_json
+from slotmesh.training.settings import Settings, flag, plain
+from slotmesh.training.tasks import experiment, from_plain
+from slotmesh.training.tasks.experiment import Experiment
+
+# What may change between two parts of one run. Where hardware changes how sums are rounded, the run
+# is the same but for its last bits, which is said (training/arithmetic.py).
+_FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "data.workers")
+# Of a group above, what may not.
+_FIXED = ("hardware.precision",)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk, or a checkpoint of one."""
+
+    experiment: Experiment
+    folder: Path
+    """Where results about it go."""
+    checkpoint: Path
+    """The weights that stand for it."""
+
+    @property
+    def settings(self) -> Settings:
+        """Of the run."""
+        return self.experiment.settings
+
+    @property
+    def name(self) -> str:
+        """Short, for tables."""
+        return f"{self.settings.task} {self.settings.variant} seed {self.settings.seed}"
+
+    def load_model(self, device: torch.device | str = "cpu") -> nn.Module:
+        """The trained model, in evaluation mode."""
+        model = self.experiment.fresh_model()
+        if self.checkpoint.suffix == ".safetensors":
+            from safetensors import SafetensorError
+            from safetensors.torch import load_file
+
+            check_seal(self.checkpoint)
+            try:
+                weights: dict[str, Any] = load_file(self.checkpoint)
+            except (SafetensorError, OSError) as error:
+                raise ValueError(f"{self.checkpoint} cannot be read: {error}") from error
+        else:
+            state = self._saved()["state_dict"]
+            # An average of the weights stands for the run where there is one.
+            room = "average." if any(k.startswith("average.") for k in state) else "model."
+            weights = {k.removeprefix(room): v for k, v in state.items() if k.startswith(room)}
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(f"{self.checkpoint} does not fit its settings: {error}") from error
+        return model.to(device).eval()
+
+    def _saved(self) -> dict[str, Any]:
+        try:
+            return load_checkpoint(self.checkpoint)
+        except DamagedError as error:
+            others = [p.name for p in sorted(self.checkpoint.parent.glob("*.ckpt"))]
+            others = [name for name in others if name != self.checkpoint.name]
+            if not others:
+                raise
+            # Not taken in its place: their weights are others, and so are their results.
+            raise DamagedError(f"{error} Beside it there is: {', '.join(others)}.") from error
+
+
+def open_run(path: Path) -> Run:
+    """A run's folder, one of its checkpoints, or a folder that ``slotmesh export`` wrote.
+
+    Raises:
+        ValueError: If it is none of these, or not whole.
+    """
+    if path.is_dir() and (path / "settings.json").is_file():
+        settings = from_plain(read_json(path / "settings.json"), str(path / "settings.json"))
+        saved = (f"checkpoints/{name}.ckpt" for name in ("best", "last", "previous"))
+        files = (*saved, "model.safetensors")
+        for name in files:
+            if (path / name).is_file():
+                return Run(experiment(settings, moved=True), path, path / name)
+        raise ValueError(
+            f"{path} has no checkpoint yet, expected {' or '.join(files)}. Start its "
+            "training again: it goes on."
+        )
+    if path.is_file() and path.suffix == ".ckpt":
+        values = load_checkpoint(path).get("settings")
+        if not isinstance(values, str):
+            raise ValueError(f"{path} is not a checkpoint of slotmesh: it holds no settings.")
+        settings = from_plain(parse_json(values, path), str(path))
+        folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+        return Run(experiment(settings, moved=True), folder, path)
+    raise ValueError(
+        f"{path} is not a run: expected the folder that `slotmesh train` made, one of its .ckpt "
+        "files, or the folder of an export."
+    )
+
+
+def steps_done(checkpoint: Path) -> int:
+    """Training steps up to a checkpoint.
+
+    Raises:
+        ValueError: If training cannot go on from it.
+    """
+    step = load_checkpoint(checkpoint).get("global_step")
+    if not isinstance(step, int):
+        raise ValueError(f"{checkpoint} is not a checkpoint to go on from: it holds no step.")
+    return step
+
+
+def prepare(settings: Settings) -> Path | None:
+    """Make the folder of a run; the checkpoint to go on from, if there is one.
+
+    Raises:
+        ValueError: If the folder holds another run, or cannot be written.
+    """
+    folder = settings.folder
+    last = folder / "checkpoints" / "last.ckpt"
+    kept = folder / "settings.json"
+    if (folder / "model.safetensors").is_file():
+        raise ValueError(f"{folder} holds an export of a run. Choose another folder with --out.")
+    if kept.is_file():
+        if settings.overwrite:
+            _clear(folder)
+        elif any((folder / "checkpoints").glob("*.ckpt")):
+            _check_same(settings, from_plain(read_json(kept), str(kept)), folder)
+    elif not settings.overwrite and _holds_others(folder):
+        raise ValueError(
+            f"{folder} holds other files, expected an empty folder or a run. Choose another with "
+            "--out, or pass --overwrite."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # The place of a run is where it is, not where it was made.
+        values = plain(replace(settings, out=None, overwrite=False))
+        write_whole(kept, json.dumps(values, indent=2) + "\n")
+        write_whole(folder / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        for name in ("checkpoints", "pictures"):
+            (folder / name).mkdir(exist_ok=True)
+        _sweep(folder)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return last if last.is_file() else None
+
+
+def unwritable(folder: Path, error: OSError) -> ValueError:
+    """What to say where the folder of a run cannot be written."""
+    return ValueError(
+        f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
+        "another with --out."
+    )
+
+
+def environment() -> dict[str, Any]:
+    """Command, versions and machine."""
+    import lightning
+    import numpy as np
+
+    found: dict[str, Any] = {
+        "command": shlex.join(["slotmesh", *sys.argv[1:]]),
+        "slotmesh": slotmesh.__version__,
+        "torch": torch.__version__,
+        "lightning": lightning.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+    if torch.cuda.is_available():
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return found
+
+
+def _check_same(new: Settings, old: Settings, folder: Path) -> None:
+    before, after = _leaves(plain(old)), _leaves(plain(new))
+    for name in before | after:
+        free = name not in _FIXED and (name in _FREE or name.split(".")[0] in _FREE)
+        if free or before.get(name) == after.get(name):
+            continue
+        raise ValueError(
+            f"{folder} holds a run with {flag(name)} {before.get(name)}, but "
+            f"{after.get(name)} came. Choose another folder with --out, or pass --overwrite."
+        )
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _leaves(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _holds_others(folder: Path) -> bool:
+    """Whether a folder is there and not empty, but for what a start leaves that failed."""
+    ours = {folder / LOCK, *parts(folder, "settings.json")}
+    return folder.is_dir() and any(path not in ours for path in folder.iterdir())
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a kill left of files that were being written."""
+    for name in ("settings.json", "environment.json", "metrics.csv"):
+        for part in parts(folder, name):
+            part.unlink(missing_ok=True)
+    for room, name in (("checkpoints", "*.ckpt"), ("pictures", "step-*.png"), ("failure", "*")):
+        for part in parts(folder / room, name):
+            part.unlink(missing_ok=True)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run wrote, and nothing else."""
+    import shutil
+
+    for name in ("checkpoints", "pictures", "tensorboard", "failure"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("settings.json", "environment.json", "metrics.csv"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("evaluation.json", "evaluation.csv", "report.html"):
+        (folder / name).unlink(missing_ok=True)

@@ -1,0 +1,97 @@
+"""The experiments by their names on the command line."""
+
+from dataclasses import replace
+from typing import Any
+
+from slotmesh.training.settings import Settings, rebuild
+from slotmesh.training.tasks.clevr_properties import ClevrProperties
+from slotmesh.training.tasks.discovery import Discovery
+from slotmesh.training.tasks.experiment import Experiment
+from slotmesh.training.tasks.random_objects import RandomObjects
+from slotmesh.training.tasks.video_discovery import VideoDiscovery
+from slotmesh.training.variants import TRANSPORTS
+
+TASKS: dict[str, type[Experiment]] = {
+    "random-objects": RandomObjects,
+    "clevr-properties": ClevrProperties,
+    "multi-dsprites": Discovery,
+    "clevrtex": Discovery,
+    "clevrer-s": VideoDiscovery,
+    "clevrer-l": VideoDiscovery,
+}
+"""All tasks of the paper."""
+
+
+def preset(task: str, variant: str = "SA-MESH", preset: str = "quick") -> Settings:
+    """The settings that a run of a task starts from.
+
+    Raises:
+        ValueError: If there is no such task, variant or preset.
+
+    Example:
+        >>> from slotmesh.training.tasks import preset
+        >>> preset("multi-dsprites", "SA-MESH", "paper").steps
+        496610
+    """
+    kind = _kind(task)
+    _check_variant(kind, task, variant)
+    if preset not in ("quick", "paper"):
+        raise ValueError(f"--preset is {preset!r}, expected quick or paper.")
+    return kind.preset(task, variant, preset)
+
+
+def experiment(settings: Settings, *, moved: bool = False) -> Experiment:
+    """The experiment with these settings, which are checked first.
+
+    Args:
+        settings: Of a run.
+        moved: Whether the run may come from another machine, whose dataset is not here.
+    """
+    kind = _kind(settings.task)
+    _check_variant(kind, settings.task, settings.variant)
+    expected = TRANSPORTS[settings.variant]
+    if type(settings.transport) is not expected:
+        raise ValueError(
+            f"--variant is {settings.variant}, but its transport settings are "
+            f"{type(settings.transport).__name__}, expected {expected.__name__}. Start from "
+            f"preset({settings.task!r}, {settings.variant!r})."
+        )
+    if moved and getattr(settings.data, "root", None) is not None:
+        replace(settings, data=replace(settings.data, root=None)).check()
+    else:
+        settings.check()
+    return kind(settings)
+
+
+def from_plain(values: dict[str, Any], where: str) -> Settings:
+    """Settings from the JSON that a run keeps.
+
+    Args:
+        values: What ``settings.plain`` made of them.
+        where: The file they come from, for messages.
+    """
+    try:
+        start = preset(values["task"], values["variant"], values["preset"])
+        for name in ("transport", "transition"):
+            if name in values:
+                kind = type(getattr(start, name))
+                values = values | {name: rebuild(kind, values[name], where)}
+        return rebuild(type(start), values, where)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{where} does not hold the settings of a run: {error!r}.") from error
+
+
+def _kind(task: str) -> type[Experiment]:
+    if task not in TASKS:
+        raise ValueError(f"There is no task {task!r}, expected one of {', '.join(TASKS)}.")
+    return TASKS[task]
+
+
+def _check_variant(kind: type[Experiment], task: str, variant: str) -> None:
+    if variant in kind.variants:
+        return
+    known = ", ".join(kind.variants)
+    why = ""
+    if variant == "SA-EMD":
+        why = " The paper leaves SA-EMD out here: its exact transport takes too long."
+    raise ValueError(f"--variant is {variant!r}, expected one of {known} for {task}.{why}")

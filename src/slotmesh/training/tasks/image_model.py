@@ -1,0 +1,44 @@
+"""Settings that the networks for images share."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from slotmesh.training.settings import InitName, at_least
+from slotmesh.training.tasks.experiment import INITIALIZERS
+
+
+@dataclass(frozen=True)
+class ImageModel:
+    """The network: encoder, slot attention, decoder or head."""
+
+    n_slots: int = 6
+    """Slots."""
+    n_iters: int = 3
+    """Iterations of slot attention."""
+    channels: int = 32
+    """Of the convolutions."""
+    slot_dim: int = 64
+    """Length of a slot."""
+    mlp_dim: int = 128
+    """Width of the hidden layers of slot attention."""
+    init: InitName = "gaussian"
+    """Where slots start."""
+    implicit: bool = False
+    """Differentiate slots implicitly, or through all iterations."""
+
+    def options(self, size: int) -> dict[str, Any]:
+        """Arguments of the network, beside its slots and transport, for images of a size."""
+        return {
+            "n_iters": self.n_iters,
+            "resolution": (size, size),
+            "channels": self.channels,
+            "slot_dim": self.slot_dim,
+            "mlp_dim": self.mlp_dim,
+            "init": INITIALIZERS[self.init](),
+            "implicit": self.implicit,
+        }
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        for name in ("n_slots", "n_iters", "channels", "slot_dim", "mlp_dim"):
+            at_least(f"model.{name}", getattr(self, name), 1)

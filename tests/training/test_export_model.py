@@ -1,0 +1,127 @@
+"""``slotmesh export``: what ``from_pretrained`` loads is the trained model."""
+
+import json
+import pickle
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+import slotmesh.models
+from slotmesh.training.evaluate import evaluate_run
+from slotmesh.training.export import ExportModel, run_export_model
+from slotmesh.training.runs import Run, open_run
+from slotmesh.training.tasks import TASKS
+
+from ._jobs import fake_run, tiny
+from .test_runs import Hostile
+
+VARIANTS = [(task, variant) for task, kind in TASKS.items() for variant in kind.variants]
+
+
+def export(run: Path, out: Path) -> str:
+    screen = StringIO()
+    run_export_model(ExportModel(run, out), Console(file=screen, width=500))
+    return screen.getvalue()
+
+
+def output(run: Run, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Numbers of each of two samples."""
+    made = run.experiment
+    sample = made.source("test", torch.device("cpu"))[0].sample([0, 1])
+    with torch.inference_mode():
+        return made.judge(model, sample, made.noise("test", 0, total=2), made.metrics())
+
+
+@pytest.mark.parametrize(("task", "variant"), VARIANTS)
+def test_the_exported_model_is_the_trained_one(tmp_path: Path, task: str, variant: str) -> None:
+    fake_run(tiny(task, variant, tmp_path / "run"), trained=True)
+    said = export(tmp_path / "run", tmp_path / "out")
+    assert {p.name for p in (tmp_path / "out").iterdir()} >= {
+        "model.safetensors",
+        "config.json",
+        "settings.json",
+    }
+    run = open_run(tmp_path / "run")
+    model = run.load_model()
+    name = said.partition("slotmesh.models.")[2].partition(".")[0]
+    assert name == type(model).__name__
+    loaded = getattr(slotmesh.models, name).from_pretrained(tmp_path / "out").eval()
+    assert repr(loaded) == repr(model)
+    for key, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], value)
+    expected, found = output(run, model), output(run, loaded)
+    assert all(torch.equal(found[k], expected[k]) for k in expected)
+    fresh = output(run, run.experiment.fresh_model().eval())
+    assert not torch.equal(fresh["loss"], expected["loss"])
+
+
+def test_ablations_are_exported_too(tmp_path: Path) -> None:
+    changes = {
+        "transport__objective": "learned",
+        "transport__potentials": "reuse",
+        "model__init": "learned-slots",
+        "model__n_iters": 2,
+        "model__implicit": False,
+    }
+    fake_run(tiny("random-objects", "SA-MESH", tmp_path / "run", **changes), trained=True)
+    export(tmp_path / "run", tmp_path / "out")
+    run = open_run(tmp_path / "run")
+    loaded = slotmesh.models.SetCopier.from_pretrained(tmp_path / "out").eval()
+    assert repr(loaded) == repr(run.load_model())
+    assert torch.equal(output(run, loaded)["loss"], output(run, run.load_model())["loss"])
+
+
+def test_an_export_evaluates_as_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotmesh.training.evaluate._BLIND", 4)
+    fake_run(tiny("multi-dsprites", "SA-MESH", tmp_path / "run"), trained=True)
+    export(tmp_path / "run", tmp_path / "out")
+    one, two = (evaluate_run(open_run(tmp_path / name), device="cpu") for name in ("run", "out"))
+    for key in ("metrics", "loss", "undefined", "n", "task", "variant", "seed"):
+        assert one[key] == two[key]
+    assert two["checkpoint"] == "model.safetensors"
+    assert (tmp_path / "out" / "evaluation.json").is_file()
+    assert json.loads((tmp_path / "out" / "settings.json").read_text())["out"] is None
+    # An export of an export is the same again.
+    export(tmp_path / "out", tmp_path / "again")
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "again")]
+    assert files[0] == files[1]
+
+
+def test_where_an_export_cannot_go(tmp_path: Path) -> None:
+    fake_run(tiny("random-objects", "SA", tmp_path / "run"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"--out is .*file, which is a file"):
+        export(tmp_path / "run", tmp_path / "file")
+    fake_run(tiny("random-objects", "SA", tmp_path / "other", seed=9))
+    for other in ("run", "other"):
+        with pytest.raises(ValueError, match=r"--out is .*, which is the folder of a run"):
+            export(tmp_path / "run", tmp_path / other)
+    with pytest.raises(ValueError, match="is not a run"):
+        export(tmp_path / "nothing", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "hostile", "other"])
+def test_damaged_weights(tmp_path: Path, damage: str) -> None:
+    fake_run(tiny("random-objects", "SA", tmp_path / "run"))
+    export(tmp_path / "run", tmp_path / "out")
+    path = tmp_path / "out" / "model.safetensors"
+    whole = path.read_bytes()
+    content: Any = {
+        "cut": whole[:-100],
+        "empty": b"",
+        "hostile": pickle.dumps(Hostile(tmp_path / "ran")),
+        "other": whole,
+    }[damage]
+    path.write_bytes(content)
+    if damage == "other":
+        fake_run(tiny("random-objects", "SA", tmp_path / "wide", model__mlp_dim=9))
+        export(tmp_path / "wide", tmp_path / "wide-out")
+        path.write_bytes((tmp_path / "wide-out" / "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=r"model.safetensors (cannot be read|does not fit)"):
+        open_run(tmp_path / "out").load_model()
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,163 @@
+"""``slotmesh train`` as a person meets it."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slotmesh.cli
+from slotmesh.cli import main
+from slotmesh.training.settings import Settings
+from slotmesh.training.tasks import TASKS, preset
+from slotmesh.training.variants import TRANSPORTS
+
+from ._jobs import flags, metrics, tiny
+
+VARIANTS = [(task, variant) for task, kind in TASKS.items() for variant in kind.variants]
+
+
+def run(*words: str) -> int:
+    try:
+        main([str(word) for word in words])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What would have been run."""
+    found: list[Settings] = []
+    monkeypatch.setattr(slotmesh.cli, "_runner", lambda kind: found.append)
+    return found
+
+
+def plain_text(text: str) -> str:
+    """Without boxes and line breaks."""
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", text)
+
+
+@pytest.mark.parametrize(("task", "variant"), VARIANTS)
+def test_a_variant_and_a_preset_are_where_settings_start(
+    parsed: list[Settings], task: str, variant: str
+) -> None:
+    assert run("train", task, "--variant", variant) == 0
+    assert run("train", task, "--preset=paper", f"--variant={variant}", "--seed", "3") == 0
+    quick, paper = parsed
+    assert quick == preset(task, variant)
+    assert paper == replace(preset(task, variant, "paper"), seed=3)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_help_is_complete(
+    task: str, parsed: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    variant = TASKS[task].variants[0]
+    start = preset(task, variant, "paper")
+    assert run("train", task, "--variant", variant, "--preset", "paper", "--help") == 0
+    text = plain_text(capsys.readouterr().out)
+    assert f"--steps INT Training steps. (default: {start.steps})" in text
+    assert f"(default: {variant})" in text
+    for group in ("data", "model", "transport", "optim", "hardware"):
+        for name in vars(getattr(start, group)):
+            flag = f"--{group}.{name}".replace("_", "-")
+            # Every flag has a sentence and a default.
+            described = re.search(rf"{flag}[ ,].*?[a-z].*?\(default: .*?\)", text)
+            assert described, flag
+    mesh = [name for name in vars(TRANSPORTS["SA-MESH"]()) if name not in vars(start.transport)]
+    assert not [name for name in mesh if f"--transport.{name}".replace("_", "-") + " " in text]
+    assert not parsed
+
+
+def test_help_names_every_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--help") == 0
+    text = capsys.readouterr().out
+    assert all(task in text for task in TASKS)
+    assert run("--help") == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in ("train", "evaluate", "report", "export", "figure"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("random-objects", "--variant", "SA", "--transport.lr", "3"),
+        ("random-objects", "--variant", "SA-SH", "--transport.n-steps", "3"),
+        ("random-objects", "--transport.eps", "0.1"),
+        ("clevrer-s", "--transition.std", "0.1"),
+        ("clevrer-s", "--variant", "SA-fixed-noise", "--transition.kl-weight", "1"),
+        ("random-objects", "--data.root", "data"),
+        ("random-objects", "--steps", "many"),
+        ("random-objects", "--model.init", "zeros"),
+        ("clevr",),
+    ],
+)
+def test_flags_of_others_are_refused(
+    words: tuple[str, ...], parsed: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", *words) == 2
+    assert not parsed
+    assert words[-2 if len(words) > 1 else 0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("clevrtex", "--variant", "SA-EMD"), "--variant is 'SA-EMD', expected one of SA, SA-SH"),
+        (("clevrtex", "--variant", "MESH"), "--variant is 'MESH', expected one of"),
+        (("clevrtex", "--preset", "slow"), "--preset is 'slow', expected quick or paper"),
+        (("clevrtex", "--data.root", "[/gone]"), "--data.root is [/gone], which does not exist"),
+        (("random-objects", "--transport.n-iters", "0"), "--transport.n-iters is 0"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(
+    words: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("train", *words) == 1
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("slotmesh: ")
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_last_of_two_counts(parsed: list[Settings]) -> None:
+    words = ("--variant", "SA", "--variant=SA-SH", "--preset", "paper", "--preset", "quick")
+    assert run("train", "clevrtex", *words) == 0
+    assert parsed == [preset("clevrtex", "SA-SH")]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_all_settings_can_be_given(parsed: list[Settings], task: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"optim__clip": 0.5, "optim__cosine": False, "model__n_iters": 2}
+    settings = tiny(task, "SA-MESH", tmp_path / "run", seed=4, transport__lr=2.5, **changes)
+    assert run(*flags(settings)) == 0
+    assert parsed == [settings]
+
+
+def test_from_training_to_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One task, all of its commands; the folder has brackets, which are no markup."""
+    folder = tmp_path / "a [/b] c"
+    words = flags(tiny("random-objects", "SA-MESH", folder, steps=4, val_every=2))
+    assert run(*words) == 0
+    said = capsys.readouterr().out
+    assert f"Trained: {folder}. Next: slotmesh evaluate {folder}" in said
+    assert "step 2/4  loss" in said
+    assert "step 4/4  loss" in said
+    assert len(metrics(folder)) == 4
+    assert run("evaluate", str(folder), "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    value = json.loads((folder / "evaluation.json").read_text())["metrics"]["nrmse"]
+    assert f"{value:.4g}" in said
+    assert str(folder / "evaluation.json") in said
+    assert run("export", str(folder), "--out", str(tmp_path / "out")) == 0
+    assert f'SetCopier.from_pretrained("{tmp_path / "out"}")' in capsys.readouterr().out
+    assert run("evaluate", str(tmp_path / "out"), "--device", "cpu") == 0
