@@ -7,4 +7,4 @@ from slotmesh.cli import run_command
 
 if __name__ == "__main__":
     about = "Time operations and training steps; only what passes a correctness check is timed."
-    run_command(lambda: Bench, [(Bench, run_bench)], sys.argv[1:], "benchmarks", about)
+    run_command(lambda: Bench, run_bench, sys.argv[1:], "benchmarks", about)

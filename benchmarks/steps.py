@@ -16,10 +16,11 @@ from benchmarks.measure import Hear, Row, measure, nobody
 from benchmarks.timing import time_together
 from slotmesh.models import to_unit
 from slotmesh.ops._drawn import Drawing, Drawn
+from slotmesh.training import variants
 from slotmesh.training.gradient import FastGradient
 from slotmesh.training.tasks import TASKS
 from slotmesh.training.tasks.experiment import Experiment
-from slotmesh.training.variants import TRANSPORTS, SinkhornSettings
+from slotmesh.training.variants import SinkhornSettings
 
 Precision = Literal["32", "tf32", "bf16"]
 
@@ -93,14 +94,14 @@ def experiment_of(case: StepCase) -> Experiment:
     transport.
     """
     kind = TASKS[case.task]
-    near = case.variant if case.variant in kind.variants else "SA-SH"
-    settings = kind.preset(case.task, near, case.preset)
+    near = case.variant if case.variant in kind.variants() else "SA-SH"
+    settings = kind.preset(near, case.preset)
     if near != case.variant:
         assert isinstance(settings.transport, SinkhornSettings)
         settings = replace(
             settings,
             variant=case.variant,
-            transport=TRANSPORTS[case.variant](**vars(settings.transport)),
+            transport=variants.VARIANTS[case.variant].transport(**vars(settings.transport)),
         )
     return kind(replace(settings, data=replace(settings.data, batch_size=case.batch)))
 

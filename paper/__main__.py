@@ -9,7 +9,8 @@ from slotmesh.cli import choices, run_command
 def main(words: list[str]) -> None:
     """Run one of the commands; a mistake of the caller's ends in one line and exit code 1."""
     about = "Measure the paper's tables, draw its figures and write RESULTS.md."
-    run_command(lambda: choices(COMMANDS), list(COMMANDS.values()), words, "paper", about)
+    runners = dict(COMMANDS.values())
+    run_command(lambda: choices(COMMANDS), lambda s: runners[type(s)](s), words, "paper", about)
 
 
 if __name__ == "__main__":

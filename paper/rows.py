@@ -7,7 +7,7 @@ from rich.table import Table
 
 from paper.jobs import VARIANTS
 from paper.record import SIGMAS, Record, read
-from slotmesh.training.published import ROWS, changed
+from slotmesh.training.published import changed, published_rows
 from slotmesh.training.tasks.random_objects import RandomObjects, RandomObjectsSettings
 
 TABLE1 = Path("results/table1")
@@ -32,7 +32,7 @@ BEYOND_MESH: dict[str, Any] = {"transport.lr": 3.0, "transport.potentials": "det
 
 def base(variant: str) -> RandomObjectsSettings:
     """The settings of a row: the ``paper`` preset of random objects."""
-    return RandomObjects.preset("random-objects", variant, "paper")
+    return RandomObjects.preset(variant, "paper")
 
 
 def beyond(variant: str) -> RandomObjectsSettings:
@@ -51,7 +51,7 @@ def papers(variant: str, sigma: float) -> float:
     """What the paper reports for a cell."""
     [row] = [
         row
-        for row in ROWS
+        for row in published_rows()
         if (row.table, row.variant, row.changes.get("data.sigma")) == ("Table 1", variant, sigma)
     ]
     return row.results["nrmse"][0]

@@ -21,7 +21,7 @@ from slotmesh.training.variants import MeshSettings
 
 
 def _task() -> RandomObjectsSettings:
-    start = RandomObjects.preset("random-objects", "SA-MESH", "quick")
+    start = RandomObjects.preset("SA-MESH", "quick")
     assert isinstance(start.transport, MeshSettings)
     return replace(
         start,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paper.page.text import MISSING, code, grid
 from paper.real import FOLDER
-from slotmesh.training.published import ROWS
+from slotmesh.training.published import published_rows
 
 _LEAD = """
 The same weights on real images of CLEVR v1.0. They were trained on the world alone, and no setting
@@ -18,7 +18,11 @@ def real_section(results: Path) -> list[str]:
     # It knows how to draw, which takes long to load and which measuring does not need.
     from slotmesh.training.report.compare import NAMES, _as_printed, heading, shown
 
-    rows = [row for row in ROWS if row.table == "Table 2" and row.variant in ("SA", "SA-MESH")]
+    rows = [
+        row
+        for row in published_rows()
+        if row.table == "Table 2" and row.variant in ("SA", "SA-MESH")
+    ]
     metrics = [metric for metric in NAMES if metric in rows[0].results]
     lines: list[list[str]] = []
     for row in rows:

@@ -14,7 +14,7 @@ from paper.trained.record import (
 from paper.trained.tables import TABLES as TRAINED
 from paper.trained.tables import Table
 from slotmesh.training.export import weights_name
-from slotmesh.training.published import ROWS, TABLES, Row
+from slotmesh.training.published import TABLES, Row, published_rows
 
 _CURVES = "curves.svg"
 Records = dict[str, list[Measured]]
@@ -46,7 +46,7 @@ def _beside(table: Table, records: Records) -> list[str]:
     # It knows how to draw, which takes long to load and which measuring does not need.
     from slotmesh.training.report.compare import _as_printed, heading, shown
 
-    rows = [row for row in ROWS if row.table == table.paper]
+    rows = [row for row in published_rows() if row.table == table.paper]
     runs = [one for group in records.values() for one in group]
     metrics = metrics_of(rows, records)
     names = {id(row): name for name, row in table.rows.items()}

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from slotmesh.training.published import ROWS, Row
+from slotmesh.training.published import Row, published_rows
 
 WEIGHTS = ("SA", "SA-MESH")
 """Rows of a table whose weights are kept, of the first seed."""
@@ -38,7 +38,9 @@ class Table:
             >>> list(BY_NAME["table5"].rows)[:2]
             ['clevrer-s-SA', 'clevrer-s-SA-fixed-noise']
         """
-        found = [row for row in ROWS if row.table == self.paper and row.variant is not None]
+        found = [
+            row for row in published_rows() if row.table == self.paper and row.variant is not None
+        ]
         found += self.more
         several = len({row.task for row in found}) > 1
         return {(f"{row.task}-" if several else "") + _slug(row.label): row for row in found}

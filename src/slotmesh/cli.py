@@ -25,13 +25,17 @@ COMMANDS: dict[str, Command] = {
     "report": (Report, run_report),
     "export": (ExportModel, run_export_model),
 }
-GROUPS: dict[str, tuple[str, dict[str, Command]]] = {
-    "train": (
-        "Train an experiment of the paper, or go on with a run that stopped.",
-        {name: (kind.settings_type, run_train) for name, kind in TASKS.items()},
-    ),
-    "data": ("Look at worlds and datasets, and write them to files.", data.COMMANDS),
-}
+
+
+def groups() -> dict[str, tuple[str, dict[str, Command]]]:
+    """Commands of two words; tasks may have been registered since this was imported."""
+    tasks: dict[str, Command] = {
+        name: (task.settings_type, run_train) for name, task in TASKS.items()
+    }
+    return {
+        "train": ("Train a model on a task, or resume a run that stopped.", tasks),
+        "data": ("Look at worlds and datasets, and write them to files.", data.COMMANDS),
+    }
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -41,15 +45,14 @@ def main(args: Sequence[str] | None = None) -> None:
         Console().print(f"slotmesh {__version__}", highlight=False)
         return
     about = "Slot attention whose cross-attention is optimal transport."
-    groups = [command for _, group in GROUPS.values() for command in group.values()]
     run_command(
-        lambda: _all_settings(words), [*COMMANDS.values(), *groups], words, "slotmesh", about
+        lambda: _all_settings(words), lambda s: _runner(type(s))(s), words, "slotmesh", about
     )
 
 
 def run_command(
     settings: Callable[[], Any],
-    commands: Sequence[Command],
+    run: Callable[[Any], object],
     words: Sequence[str],
     prog: str,
     about: str,
@@ -58,7 +61,7 @@ def run_command(
 
     Args:
         settings: Returns the type that the words are parsed into, such as :func:`choices`.
-        commands: The commands among which the type of the settings decides.
+        run: Called with the parsed settings.
         words: The arguments.
         prog: The name of the program.
         about: The first line of its help.
@@ -66,13 +69,18 @@ def run_command(
     errors = Console(stderr=True, highlight=False)
     try:
         parsed: Any = tyro.cli(settings(), prog=prog, description=about, args=words)
-        dict(commands)[type(parsed)](parsed)
+        run(parsed)
     except (ValueError, OSError) as error:
         errors.print(f"[red]{prog}:[/red] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print(f"{prog}: interrupted")
         sys.exit(130)
+
+
+def _runner(kind: type) -> Callable[[Any], object]:
+    more = [command for _, group in groups().values() for command in group.values()]
+    return dict([*COMMANDS.values(), *more])[kind]
 
 
 def choices(commands: dict[str, Command]) -> Any:
@@ -83,7 +91,7 @@ def choices(commands: dict[str, Command]) -> Any:
 def _all_settings(words: Sequence[str]) -> Any:
     """One type for tyro: a choice of commands and of groups of commands."""
     found = [_choice(name, kind) for name, (kind, _) in COMMANDS.items()]
-    for name, (description, commands) in GROUPS.items():
+    for name, (description, commands) in groups().items():
         group = [
             _choice(task, kind, _start(task, words) if name == "train" else None)
             for task, (kind, _) in commands.items()

@@ -51,7 +51,7 @@ def test_all_variants_of_a_step_can_be_built() -> None:
             settings = steps.experiment_of(case).settings
             settings.check()
             assert (settings.variant, settings.data.batch_size) == (case.variant, case.batch)
-            assert type(settings.transport) is steps.TRANSPORTS[case.variant]
+            assert type(settings.transport) is steps.variants.VARIANTS[case.variant].transport
 
 
 def test_table1_steps_are_those_of_single_runs(monkeypatch: pytest.MonkeyPatch) -> None:

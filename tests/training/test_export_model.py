@@ -19,7 +19,7 @@ from slotmesh.training.tasks import TASKS
 from ._jobs import fake_run, tiny
 from .test_runs import Hostile
 
-VARIANTS = [(task, variant) for task, kind in TASKS.items() for variant in kind.variants]
+VARIANTS = [(task, variant) for task, kind in TASKS.items() for variant in kind.variants()]
 
 
 def export(run: Path, out: Path) -> str:

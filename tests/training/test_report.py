@@ -363,7 +363,7 @@ def test_best_and_worst_leave_out_what_is_undefined(tmp_path: Path) -> None:
 
 def test_the_command_makes_the_run_again() -> None:
     for task, kind in TASKS.items():
-        for variant in kind.variants:
+        for variant in kind.variants():
             settings = replace(tiny(task, variant), seed=7)
             words = compare.command(settings).split()[1:]
             assert tyro.cli(_all_settings(words), args=words) == settings

@@ -177,7 +177,7 @@ def test_a_dataset_that_is_not_there(root: Path) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_right_settings_pass(task: str) -> None:
-    for variant in TASKS[task].variants:
+    for variant in TASKS[task].variants():
         experiment(tiny(task, variant, Path("run")))
     experiment(tiny(task, "SA", Path("run"), data__train_size=None))
 
@@ -209,7 +209,7 @@ def test_drop_and_cosine() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_settings_survive_json(task: str) -> None:
-    for variant in TASKS[task].variants:
+    for variant in TASKS[task].variants():
         for name in ("quick", "paper"):
             settings = preset(task, variant, name)
             text = json.dumps(plain(settings), allow_nan=False)

@@ -17,7 +17,7 @@ from ._jobs import change
 PRESETS = [
     (task, variant, name)
     for task, kind in TASKS.items()
-    for variant in kind.variants
+    for variant in kind.variants()
     for name in ("quick", "paper")
 ]
 
@@ -45,7 +45,7 @@ def small(task: str, variant: str, name: str, **changes: Any) -> Experiment:
 @cache
 def batch(task: str, name: str) -> Any:
     """Training samples, which are the same for all variants."""
-    made = small(task, TASKS[task].variants[0], name)
+    made = small(task, TASKS[task].variants()[0], name)
     source, _ = made.source("train", torch.device("cpu"))
     return source.sample(range(made.settings.data.batch_size))
 

@@ -10,13 +10,13 @@ import pytest
 
 import slotmesh.cli
 from slotmesh.cli import main
+from slotmesh.training import variants
 from slotmesh.training.settings import Settings
 from slotmesh.training.tasks import TASKS, preset
-from slotmesh.training.variants import TRANSPORTS
 
 from ._jobs import flags, metrics, tiny
 
-VARIANTS = [(task, variant) for task, kind in TASKS.items() for variant in kind.variants]
+VARIANTS = [(task, variant) for task, kind in TASKS.items() for variant in kind.variants()]
 
 
 def run(*words: str) -> int:
@@ -55,7 +55,7 @@ def test_a_variant_and_a_preset_are_where_settings_start(
 def test_help_is_complete(
     task: str, parsed: list[Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    variant = TASKS[task].variants[0]
+    variant = TASKS[task].variants()[0]
     start = preset(task, variant, "paper")
     assert run("train", task, "--variant", variant, "--preset", "paper", "--help") == 0
     text = plain_text(capsys.readouterr().out)
@@ -67,7 +67,11 @@ def test_help_is_complete(
             # Every flag has a sentence and a default.
             described = re.search(rf"{flag}[ ,].*?[a-z].*?\(default: .*?\)", text)
             assert described, flag
-    mesh = [name for name in vars(TRANSPORTS["SA-MESH"]()) if name not in vars(start.transport)]
+    mesh = [
+        name
+        for name in vars(variants.VARIANTS["SA-MESH"].transport())
+        if name not in vars(start.transport)
+    ]
     assert not [name for name in mesh if f"--transport.{name}".replace("_", "-") + " " in text]
     assert not parsed
 
@@ -78,7 +82,7 @@ def test_help_names_every_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(task in text for task in TASKS)
     assert run("--help") == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in ("train", "evaluate", "report", "export", "figure"))
+    assert all(command in text for command in ("train", "evaluate", "report", "export", "data"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from rich.table import Table
 from slotmesh.report.side_by_side import Scene, side_by_side
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import weights_name
-from slotmesh.training.published import ROWS
+from slotmesh.training.published import published_rows
 from slotmesh.training.reading import Columns, read_csv
 from slotmesh.training.report.collect import Found
 from slotmesh.training.report.samples import Shower
@@ -59,7 +59,7 @@ class Weights:
 
     def row(self) -> dict[str, Any]:
         """For the page."""
-        [paper] = [r for r in ROWS if (r.table, r.label) == ("Table 3", self.variant)]
+        [paper] = [r for r in published_rows() if (r.table, r.label) == ("Table 3", self.variant)]
         assert self.found.evaluation is not None
         return {
             "name": self.variant,

@@ -8,10 +8,9 @@ from itertools import pairwise
 
 from PIL.Image import Image
 
-from slotmesh.report.figures import COLOURS, panels, svg_uri
+from slotmesh.report.figures import panels, svg_uri
 from slotmesh.report.page import render_page
 
-RUN_COLOURS = COLOURS | {"SA-fixed-noise": "#4d9a8a", "SA-learned-noise": "#8a63b8"}
 """One colour a variant."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 """One pattern a run of the same variant, as SVG has them; they repeat."""

@@ -1,17 +1,41 @@
-"""Settings of the paper's variants: what the command line offers for each."""
+"""The variants of slot attention: one entry of :data:`VARIANTS` each.
+
+The command line, presets and reports read that table. :func:`register_variant` adds to it from
+outside the package.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from slotmesh.nn import EMD, LearnedObjective, Mesh, Sinkhorn, SlotTransport, Softmax
+from slotmesh.nn import (
+    EMD,
+    FixedNoise,
+    LearnedNoise,
+    LearnedObjective,
+    Mesh,
+    Sinkhorn,
+    SlotTransport,
+    Softmax,
+    Transition,
+)
 from slotmesh.nn.transports.base import MarginalKind
 from slotmesh.nn.transports.emd import Combine
 from slotmesh.ops import CostKind
 from slotmesh.ops.mesh import PotentialsMode
+from slotmesh.training.settings import positive
 
 
 @dataclass(frozen=True)
-class SoftmaxSettings:
+class TransportSettings:
+    """Settings of a transport, which the command line shows as ``--transport.NAME``."""
+
+    def build(self) -> SlotTransport:
+        """The transport with these settings."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it builds.")
+
+
+@dataclass(frozen=True)
+class SoftmaxSettings(TransportSettings):
     """SA: softmax over slots."""
 
     eps: float = 1e-8
@@ -23,7 +47,7 @@ class SoftmaxSettings:
 
 
 @dataclass(frozen=True)
-class SinkhornSettings:
+class SinkhornSettings(TransportSettings):
     """SA-SH: full Sinkhorn with learned marginals."""
 
     cost: CostKind = "l2"
@@ -84,14 +108,87 @@ class MeshSettings(SinkhornSettings):
         return Mesh(**options)
 
 
-Transport = SoftmaxSettings | SinkhornSettings | EMDSettings | MeshSettings
+@dataclass(frozen=True)
+class TransitionSettings:
+    """Slots are handed on from frame to frame as they are."""
 
-TRANSPORTS: dict[str, type[Transport]] = {
-    "SA": SoftmaxSettings,
-    "SA-SH": SinkhornSettings,
-    "SA-EMD": EMDSettings,
-    "SA-MESH": MeshSettings,
-    "SA-fixed-noise": SoftmaxSettings,
-    "SA-learned-noise": SoftmaxSettings,
+    def build(self) -> Transition:
+        """The transition with these settings."""
+        return Transition()
+
+
+@dataclass(frozen=True)
+class FixedNoiseSettings(TransitionSettings):
+    """Noise is added to the slots that are handed on."""
+
+    std: float = 0.1
+    """Its standard deviation, which the paper does not give."""
+
+    def build(self) -> Transition:
+        """The transition with these settings."""
+        positive("transition.std", self.std)
+        return FixedNoise(self.std)
+
+
+@dataclass(frozen=True)
+class LearnedNoiseSettings(TransitionSettings):
+    """The next slots are drawn from a Gaussian that is predicted from the last."""
+
+    prior_std: float = 0.1
+    """Standard deviation of the prior."""
+    kl_weight: float = 1e-4
+    """Weight of the divergence from the prior in the loss."""
+
+    def build(self) -> Transition:
+        """The transition with these settings."""
+        positive("transition.prior_std", self.prior_std)
+        positive("transition.kl_weight", self.kl_weight)
+        return LearnedNoise(prior_std=self.prior_std)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One slot attention that tasks can be trained with."""
+
+    name: str
+    """On the command line and in reports."""
+    transport: type[TransportSettings]
+    """Settings of its cross-attention; their defaults are where presets start."""
+    colour: str = "#333333"
+    """In figures."""
+    transition: TransitionSettings | None = None
+    """How slots get from frame to frame; a variant that has one is for videos only."""
+
+
+VARIANTS: dict[str, Variant] = {
+    variant.name: variant
+    for variant in (
+        Variant("SA", SoftmaxSettings, "#7a869a"),
+        Variant("SA-fixed-noise", SoftmaxSettings, "#4d9a8a", FixedNoiseSettings()),
+        Variant("SA-learned-noise", SoftmaxSettings, "#8a63b8", LearnedNoiseSettings()),
+        Variant("SA-SH", SinkhornSettings, "#2f7fb8"),
+        Variant("SA-EMD", EMDSettings, "#c7832b"),
+        Variant("SA-MESH", MeshSettings, "#b3245f"),
+    )
 }
-"""The names of the paper, with the baselines of its video table."""
+"""All variants by name, in the order of the paper's tables."""
+
+
+def register_variant(variant: Variant) -> None:
+    """Offer a variant to every task.
+
+    Raises:
+        ValueError: If there is one of that name.
+
+    Example:
+        >>> from slotmesh.training.variants import SinkhornSettings, Variant, register_variant
+        >>> register_variant(Variant("SA-20", type("Twenty", (SinkhornSettings,), {})))
+        >>> from slotmesh.training.tasks import preset
+        >>> preset("clevr-properties", "SA-20").variant
+        'SA-20'
+        >>> from slotmesh.training.variants import VARIANTS
+        >>> del VARIANTS["SA-20"]
+    """
+    if variant.name in VARIANTS:
+        raise ValueError(f"There is a variant {variant.name!r} already: choose another name.")
+    VARIANTS[variant.name] = variant

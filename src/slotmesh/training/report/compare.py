@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from slotmesh.report.run_page import Cell, Grid, Mark, ResultRow
-from slotmesh.training.published import ROWS, TABLES, flags
+from slotmesh.training.published import TABLES, flags, published_rows
 from slotmesh.training.report.collect import Found
 from slotmesh.training.settings import Settings, flag, plain
 from slotmesh.training.tasks import preset
@@ -52,7 +52,12 @@ def metrics_of(found: list[Found]) -> list[str]:
     """All metrics that the paper or the runs have, in the paper's order."""
     seen = {name for one in found for name in (one.evaluation or {}).get("metrics", {})}
     seen |= {name for one in found if one.row is not None for name in one.row.results}
-    return [name for name in NAMES if name in seen] + sorted(seen - set(NAMES))
+    return in_order(seen)
+
+
+def in_order(metrics: set[str]) -> list[str]:
+    """Names of metrics: those of the paper in its order, then others."""
+    return [name for name in NAMES if name in metrics] + sorted(metrics - set(NAMES))
 
 
 def result_rows(found: list[Found], marks: list[Mark], metrics: list[str]) -> list[ResultRow]:
@@ -104,9 +109,10 @@ def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
     names = dict.fromkeys(one.row.table for one in found if one.row is not None)
     made: list[tuple[str, Grid]] = []
     for table in names:
-        rows = [row for row in ROWS if row.table == table and row.task == found[0].settings.task]
+        task = found[0].settings.task
+        rows = [row for row in published_rows() if (row.table, row.task) == (table, task)]
         seen = {name for row in rows for name in row.results}
-        metrics = [name for name in NAMES if name in seen]
+        metrics = in_order(seen)
         cells = [
             [
                 row.label,
@@ -116,7 +122,12 @@ def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
             for row in rows
         ]
         head = ["Model", *(heading(m) for m in metrics), "Command"]
-        made.append((f"The paper's {table}: {TABLES[table]}", Grid(head, cells)))
+        made.append(
+            (
+                f"The paper's {table}: {TABLES[table]}" if table in TABLES else table,
+                Grid(head, cells),
+            )
+        )
     return made
 
 
@@ -243,10 +254,12 @@ def _best(found: list[Found], metrics: list[str]) -> dict[str, float]:
     measured = [one for one in found if _values(one)]
     if len(measured) < 2 or len({_data(one) for one in measured}) > 1:
         return {}
+    goal = found[0].run.experiment.goal
+    lower = {"nrmse"} | (set() if goal.higher else {goal.metric})
     made: dict[str, float] = {}
     for name in metrics:
         values = [v for one in measured if (v := _values(one).get(name)) is not None and v == v]
-        best = (min if name == "nrmse" else max)(values, default=math.nan)
+        best = (min if name in lower else max)(values, default=math.nan)
         if values.count(best) == 1:
             made[name] = best
     return made

@@ -7,7 +7,6 @@ from typing import Any
 
 from slotmesh.report.run_page import (
     DASHES,
-    RUN_COLOURS,
     Chart,
     Gallery,
     Grid,
@@ -21,50 +20,7 @@ from slotmesh.training.report import compare
 from slotmesh.training.report.collect import Found
 from slotmesh.training.report.samples import Shower, best_and_worst
 from slotmesh.training.settings import flag
-
-_TITLES = {
-    "random-objects": (
-        "Random objects",
-        "Random vectors have to be copied out of many zeros, one into each slot (section 5.1, "
-        "Table 1).",
-    ),
-    "clevr-properties": (
-        "CLEVR properties",
-        "Every object's place, shape, colour, material and size, from an image (section 5.2, "
-        "Table 2). AP at a distance: how near an object has to be to count as found.",
-    ),
-    "multi-dsprites": (
-        "Multi-dSprites",
-        "Objects found by reconstructing images through slots, without labels (section 5.3, "
-        "Table 3).",
-    ),
-    "clevrtex": (
-        "ClevrTex",
-        "Objects found by reconstructing images through slots, without labels (section 5.3, "
-        "Table 4).",
-    ),
-    "clevrer-s": (
-        "CLEVRER-S",
-        "Objects found in two frames of a video that lie a short time apart (section 5.4, "
-        "Table 5). TC: how many objects keep their slot.",
-    ),
-    "clevrer-l": (
-        "CLEVRER-L",
-        "Objects found in two frames of a video that lie a long time apart (section 5.4, "
-        "Table 5). TC: how many objects keep their slot.",
-    ),
-}
-
-_SHEET = (
-    "Attention and masks are multiplied with the image, as in the paper's appendix; each attention "
-    "map is scaled so that its largest value is 1. Segments show in colour which slot has the "
-    "largest mask."
-)
-_ATTENTION = (
-    "Attention is multiplied with the image, as in the paper's appendix; each map is scaled so "
-    "that its largest value is 1."
-)
-_VECTORS = "Vectors down, dimensions across; blue is above 0, red below."
+from slotmesh.training.variants import VARIANTS
 
 
 def make_section(found: list[Found], *, n_samples: int, n_cases: int, device: str) -> Section:
@@ -76,17 +32,15 @@ def make_section(found: list[Found], *, n_samples: int, n_cases: int, device: st
         n_cases: Best and worst samples to show of each run.
         device: Where models run.
     """
-    task = found[0].settings.task
-    title, about = _TITLES[task]
+    task = found[0].run.experiment
     marks = make_marks(found)
     samples, cases = _pictures(found, marks, n_samples, n_cases, device)
     metrics = compare.metrics_of(found)
     charts, more = _charts(found, marks)
-    how = _how_to_read(task)
     return Section(
-        name=task,
-        title=title,
-        about=about,
+        name=task.name,
+        title=task.title,
+        about=task.about,
         marks=marks,
         warnings=compare.warnings(found),
         notes=compare.notes(found, marks),
@@ -95,9 +49,9 @@ def make_section(found: list[Found], *, n_samples: int, n_cases: int, device: st
         charts=charts,
         more_charts=more,
         samples=samples,
-        samples_about=f"The first test samples. {how}",
+        samples_about=f"The first test samples. {task.how_to_read}",
         cases=cases,
-        cases_about=f"By the metric of each sample, over all test samples. {how}",
+        cases_about=f"By the metric of each sample, over all test samples. {task.how_to_read}",
         paper_tables=compare.paper_tables(found),
         settings=_settings(found, marks),
         environment=_environment(found, marks),
@@ -117,7 +71,7 @@ def make_marks(found: list[Found]) -> list[Mark]:
     marks: list[Mark] = []
     for i, (one, label) in enumerate(zip(found, labels, strict=True)):
         before = sum(f.settings.variant == one.settings.variant for f in found[:i])
-        colour = RUN_COLOURS.get(one.settings.variant, "#333333")
+        colour = VARIANTS[one.settings.variant].colour
         marks.append(Mark(label, colour, DASHES[before % len(DASHES)]))
     return marks
 
@@ -192,10 +146,6 @@ def _picture(shower: Shower, found: Found, mark: Mark, index: int, *, trace: boo
             text = compare.shown(name, value) if name in compare.NAMES else f"{value:.3g}"
             notes.append(f"{compare.NAMES.get(name, name)} {text}")
     return Picture(mark if trace else None, " · ".join(notes), png_uri(drawn), drawn.width)
-
-
-def _how_to_read(task: str) -> str:
-    return {"random-objects": _VECTORS, "clevr-properties": _ATTENTION}.get(task, _SHEET)
 
 
 def _settings(found: list[Found], marks: list[Mark]) -> Grid:

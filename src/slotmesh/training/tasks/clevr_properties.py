@@ -1,13 +1,13 @@
 """CLEVR property prediction (section 5.2, Table 2): every object's place, shape, colour, ..."""
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import torch
-import tyro
 from torch import Tensor, nn
 
 from slotmesh.models import PropertyPredictor
+from slotmesh.training.published import Results, Row, percent
 from slotmesh.training.settings import ImageData, InitName, Optim, Settings, at_least
 from slotmesh.training.tasks.blind import Constant
 from slotmesh.training.tasks.discovery import quick_transport
@@ -15,7 +15,7 @@ from slotmesh.training.tasks.experiment import Experiment, Goal, Source, Split
 from slotmesh.training.tasks.image_model import ImageModel
 from slotmesh.training.tasks.matching import match
 from slotmesh.training.tasks.sources import open_source
-from slotmesh.training.variants import TRANSPORTS, MeshSettings, Transport
+from slotmesh.training.variants import VARIANTS, MeshSettings, TransportSettings
 from slotmesh.worlds import Sample
 
 if TYPE_CHECKING:
@@ -46,28 +46,76 @@ class PredictorModel(ImageModel):
 class ClevrPropertiesSettings(Settings):
     """Predict the properties of all objects of a CLEVR image (Table 2)."""
 
-    variant: Literal["SA", "SA-SH", "SA-EMD", "SA-MESH"] = "SA-MESH"
-    """Which slot attention: the paper's names."""
     data: ImageData = field(default_factory=ImageData)
     model: PredictorModel = field(default_factory=PredictorModel)
-    transport: Annotated[Transport, tyro.conf.AvoidSubcommands] = field(
-        default_factory=MeshSettings
-    )
+    transport: TransportSettings = field(default_factory=MeshSettings)
+
+
+_APS = ("ap_inf", "ap_1", "ap_0.5", "ap_0.25", "ap_0.125", "ap_0.0625")
+
+
+def _ap(*results: tuple[float, float]) -> Results:
+    return percent(**dict(zip(_APS, results, strict=False)))
+
+
+_IDSPN = _ap((98.8, 0.5), (98.5, 0.6), (98.2, 0.6), (95.8, 0.7), (76.9, 2.5), (32.3, 3.9))
+_SA_ORIGINAL = _ap((94.3, 1.1), (86.7, 1.4), (56.0, 3.6), (10.8, 1.7), (0.9, 0.2))
+
+_CLEVR = {
+    "SA": _ap((94.3, 0.4), (85.7, 1.6), (77.2, 1.5), (53.1, 2.7), (16.7, 1.8), (4.0, 0.7)),
+    "SA-SH": _ap((98.9, 0.2), (97.7, 0.5), (95.2, 0.9), (83.3, 0.8), (38.5, 2.0), (10.0, 1.4)),
+    "SA-EMD": _ap((99.3, 0.3), (98.1, 0.4), (95.9, 0.8), (85.8, 1.1), (42.0, 2.0), (11.4, 1.3)),
+    "SA-MESH": _ap((99.4, 0.1), (99.2, 0.2), (98.9, 0.2), (91.1, 1.1), (47.6, 0.8), (12.5, 0.4)),
+}
+
+_CLEVR_UNROLLED = {
+    "SA": _ap((89.1, 1.2), (85.7, 1.0), (73.3, 1.2), (35.4, 1.5), (9.0, 0.8), (2.0, 0.3)),
+    "SA-SH": _ap((95.6, 1.0), (94.0, 1.1), (84.5, 1.7), (41.3, 3.0), (10.4, 0.7), (2.5, 0.4)),
+    "SA-EMD": _ap((99.2, 0.2), (98.7, 0.4), (97.0, 0.8), (82.4, 1.2), (34.0, 2.2), (8.3, 0.9)),
+    "SA-MESH": _ap((99.2, 0.3), (99.1, 0.3), (98.8, 0.5), (88.3, 0.8), (40.8, 1.0), (10.6, 0.3)),
+}
+
+
+def _published() -> tuple[Row, ...]:
+    rows: list[Row] = []
+    unrolled = {"model.implicit": False, "model.init": "gaussian"}
+    for table, results, mark, changes in (
+        ("Table 2", _CLEVR, "†", {}),
+        ("Table 2, appendix", _CLEVR_UNROLLED, "", unrolled),
+    ):
+        rows.append(Row(table, "iDSPN", "clevr-properties", None, {}, _IDSPN))
+        rows.append(Row(table, "SA (original)", "clevr-properties", None, {}, _SA_ORIGINAL))
+        rows += [
+            Row(table, variant + mark, "clevr-properties", variant, changes, found)
+            for variant, found in results.items()
+        ]
+    return tuple(rows)
 
 
 class ClevrProperties(Experiment):
-    """Sets of 19 numbers an object; average precision at several distances."""
+    """Sets of 19 numbers per object; average precision at several distances."""
 
+    name = "clevr-properties"
+    title = "CLEVR properties"
+    about = (
+        "Every object's place, shape, colour, material and size, from an image (section 5.2, "
+        "Table 2). AP at a distance: how near an object has to be to count as found."
+    )
+    how_to_read = (
+        "Attention is multiplied with the image, as in the paper's appendix; each map is scaled so "
+        "that its largest value is 1."
+    )
+    published = _published()
     settings: ClevrPropertiesSettings
     settings_type = ClevrPropertiesSettings
     goal = Goal("ap_inf", higher=True)
 
     @classmethod
-    def preset(cls, task: str, variant: str, preset: str) -> ClevrPropertiesSettings:
+    def preset(cls, variant: str, preset: str) -> ClevrPropertiesSettings:
         """``paper`` is iDSPN's schedule: 100 epochs of 70,000 images, a tenth of lr after 90."""
         paper = ClevrPropertiesSettings(
-            task=task,
-            variant=variant,  # pyright: ignore[reportArgumentType]
+            task=cls.name,
+            variant=variant,
             preset="paper",
             steps=100 * (70_000 // 128),
             val_every=546,
@@ -75,7 +123,7 @@ class ClevrProperties(Experiment):
             data=ImageData(
                 batch_size=128, train_size=70_000, val_size=1500, test_size=15_000, size=128
             ),
-            transport=TRANSPORTS[variant](),
+            transport=VARIANTS[variant].transport(),
             optim=Optim(lr=1e-3, drop_at=0.9),
         )
         if preset == "paper":

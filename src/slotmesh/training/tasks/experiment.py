@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from slotmesh.nn import FixedGaussian, LearnedGaussian, LearnedSlots, SharedSlot, SlotInitializer
 from slotmesh.ops._noise import SharedGenerator
+from slotmesh.training.published import Row
 from slotmesh.training.settings import InitName, Settings
+from slotmesh.training.variants import VARIANTS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,24 +40,44 @@ class Goal:
 
 
 class Experiment(ABC):
-    """One experiment of the paper: its model, data, loss and metrics.
+    """What is trained: a model, its data, loss and metrics. One entry of ``TASKS`` each.
 
     Args:
         settings: Of one run.
     """
 
+    name: ClassVar[str]
+    """On the command line."""
+    title: ClassVar[str]
+    """In reports."""
+    about: ClassVar[str]
+    """What the task is, in a sentence or two, for reports."""
+    how_to_read: ClassVar[str] = ""
+    """What pictures of samples show, for reports."""
     settings_type: ClassVar[type[Settings]]
-    variants: ClassVar[tuple[str, ...]] = ("SA", "SA-SH", "SA-EMD", "SA-MESH")
-    """Those of the paper's table."""
     goal: ClassVar[Goal]
+    leaves_out: ClassVar[dict[str, str]] = {}
+    """Variants that cannot be trained on it, each with the reason in a sentence."""
+    published: ClassVar[tuple[Row, ...]] = ()
+    """Results of a paper, to compare runs with."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     @classmethod
+    def variants(cls) -> tuple[str, ...]:
+        """Names of the variants that it can be trained with."""
+        video = "transition" in cls.settings_type.__dataclass_fields__
+        return tuple(
+            name
+            for name, variant in VARIANTS.items()
+            if name not in cls.leaves_out and (video or variant.transition is None)
+        )
+
+    @classmethod
     @abstractmethod
-    def preset(cls, task: str, variant: str, preset: str) -> Settings:
-        """The settings that a run starts from."""
+    def preset(cls, variant: str, preset: str) -> Settings:
+        """The settings that a run starts from: those of ``quick`` or ``paper``."""
 
     @abstractmethod
     def build(self) -> nn.Module:
