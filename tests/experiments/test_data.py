@@ -29,7 +29,7 @@ from slotmesh.experiments.data import (
 )
 from slotmesh.experiments.data.bench import check_scenes
 from slotmesh.readers import READERS, BadRecord, HDF5Reader, Reader
-from slotmesh.readers._hdf5_layout import WriteError
+from slotmesh.readers.hdf5_layout import WriteError
 from slotmesh.report.sheet import MASK_COLOURS, colour_mask, describe, draw_sheet
 from slotmesh.worlds import MultiDSprites, RandomObjects, Sample
 
@@ -302,7 +302,7 @@ def test_convert_can_skip_bad_records(
 def test_convert_goes_on_where_it_was(
     tmp_path: Path, screen: Console, pictures: type[Pictures], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slotmesh.readers import _hdf5_layout as layout
+    from slotmesh.readers import hdf5_layout as layout
 
     monkeypatch.setattr(layout, "_BLOCK_BYTES", 150_000)  # Blocks of 8 pictures.
     monkeypatch.setattr(Pictures, "bad", (20,))

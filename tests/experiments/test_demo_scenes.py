@@ -13,7 +13,7 @@ from slotmesh.experiments.demo.scenes import Weights, draw_scenes, find_weights,
 from slotmesh.experiments.evaluate import evaluate_run
 from slotmesh.experiments.export import ExportModel, run_export_model
 from slotmesh.metrics import fg_ari, fg_miou
-from slotmesh.report.side_by_side import Scene
+from slotmesh.report.side_by_side import SegmentedScene
 
 from ._jobs import fake_run, tiny
 
@@ -67,7 +67,7 @@ def test_numbers_are_those_of_an_evaluation(weights: Path, tmp_path: Path) -> No
 def test_pictures_are_of_what_was_measured(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: list[Scene] = []
+    drawn: list[SegmentedScene] = []
     monkeypatch.setattr(scenes, "side_by_side", drawn.extend)
     tried = attempt(weights, tmp_path)
     draw_scenes(tried)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from jinja2 import UndefinedError
 
-from slotmesh._files import write_whole
-from slotmesh.report.figures import curves, heat_map, panels, save_svg, svg_bytes, svg_uri
+from slotmesh.files import write_whole
+from slotmesh.report.figures import curves, heat_map, panels, save_figure, svg_bytes, svg_uri
 from slotmesh.report.page import render_page
 
 
@@ -21,7 +21,7 @@ def draw():
 
 def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
     assert svg_bytes(draw()) == svg_bytes(draw())
-    save_svg(draw(), tmp_path / "x.svg")
+    save_figure(draw(), tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_bytes() == svg_bytes(draw())
 
 

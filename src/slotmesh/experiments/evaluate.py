@@ -16,13 +16,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.memory import memory_checked
 from slotmesh.experiments.places import place_of
 from slotmesh.experiments.runs import Run, environment, open_run
 from slotmesh.experiments.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.experiments.tasks import experiment
 from slotmesh.experiments.training.stream import EvalBatches
+from slotmesh.files import write_whole
 
 # Test samples whose mean is the prediction of a model that looks at nothing else.
 _BLIND = 256

@@ -9,9 +9,9 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.runs import open_run
 from slotmesh.experiments.settings import plain
+from slotmesh.files import write_whole
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ import torch
 from torch import nn
 
 import slotmesh
-from slotmesh._files import parts, write_whole
 from slotmesh.experiments.checkpoint import DamagedError, load_checkpoint
 from slotmesh.experiments.experiment import Experiment
 from slotmesh.experiments.lock import NAME as LOCK
 from slotmesh.experiments.reading import parse_json, read_json
 from slotmesh.experiments.settings import Settings, flag, plain
 from slotmesh.experiments.tasks import experiment, from_plain
+from slotmesh.files import parts, write_whole
 from slotmesh.nn._sealed import check_seal
 
 # What may change between two parts of one run. Where hardware changes how sums are rounded, the run

@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from slotmesh.worlds._record import Record
+from slotmesh.worlds.record import TensorRecord
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=TensorRecord)
 
 
 class Endless(ABC, Generic[R]):

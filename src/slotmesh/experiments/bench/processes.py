@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.bench.measure import (
     AnyCase,
     Hear,
@@ -31,6 +30,7 @@ from slotmesh.experiments.bench.measure import (
     prepare_all,
     section_module,
 )
+from slotmesh.files import write_whole
 
 _POLL = 0.05
 

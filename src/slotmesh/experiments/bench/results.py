@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 import slotmesh
-from slotmesh._files import write_whole
 from slotmesh.experiments.bench.measure import Row, named
 from slotmesh.experiments.data.bench import _processor, _slug
+from slotmesh.files import write_whole
 
 SECTIONS = ("ops", "steps", "table1")
 FOLDER = Path("benchmarks/results")

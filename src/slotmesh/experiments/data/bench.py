@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 
 import slotmesh
-from slotmesh._files import write_whole
 from slotmesh.experiments.data._source import (
     WorldName,
     check_at_least,
     open_world,
     settings_of,
 )
+from slotmesh.files import write_whole
 from slotmesh.worlds import RandomObjects, Sample, VectorSample, World
 
 

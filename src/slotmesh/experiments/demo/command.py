@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 import slotmesh
-from slotmesh._files import write_whole
 from slotmesh.experiments.demo.copying import (
     PAPER,
     Trained,
@@ -30,6 +29,7 @@ from slotmesh.experiments.demo.scenes import (
 )
 from slotmesh.experiments.report import Report, run_report
 from slotmesh.experiments.ties import VARIANTS, TieResult, paper_ties, transport_tie
+from slotmesh.files import write_whole
 from slotmesh.report.figures import COLOURS, heat_map, panels, svg_uri
 from slotmesh.report.page import render_page
 from slotmesh.report.run_page import png_uri

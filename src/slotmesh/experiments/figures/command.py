@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import slotmesh
-from slotmesh._files import write_whole
 from slotmesh.experiments.figures.objective import Derivatives, derivatives, draw_objective
 from slotmesh.experiments.figures.potentials import PotentialGaps, draw_potentials, potential_gaps
 from slotmesh.experiments.figures.temperature import (
@@ -25,6 +24,7 @@ from slotmesh.experiments.figures.temperature import (
     draw_unnormalised,
     scaling,
 )
+from slotmesh.files import write_whole
 from slotmesh.report.figures import save_figure
 
 FigureName = Literal["temperature", "gradient-unnormalised", "potentials", "objective", "all"]

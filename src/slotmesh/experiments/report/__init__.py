@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 
 import slotmesh
-from slotmesh._files import write_whole
 from slotmesh.experiments.places import place_of
 from slotmesh.experiments.report.collect import Found, collect
 from slotmesh.experiments.report.section import make_section
 from slotmesh.experiments.settings import at_least
 from slotmesh.experiments.tasks import TASKS
+from slotmesh.files import write_whole
 from slotmesh.report.run_page import render_runs
 
 

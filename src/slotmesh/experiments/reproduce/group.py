@@ -11,12 +11,12 @@ from typing import Any, Literal
 import torch
 from rich.console import Console
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.random_objects import RandomObjectsSettings
 from slotmesh.experiments.replicas import Together, judge_together, train_together
 from slotmesh.experiments.replicas.train import CHECKPOINT
 from slotmesh.experiments.reproduce.record import SIGMAS, Run, summarise
 from slotmesh.experiments.tasks import experiment
+from slotmesh.files import write_whole
 
 # How often errors are measured.
 _TIMES = 5

@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.evaluate import Evaluate, place_of, run_evaluate
 from slotmesh.experiments.reproduce.jobs import environment
 from slotmesh.experiments.reproduce.trained.card import weights_name
 from slotmesh.experiments.runs import open_run
+from slotmesh.files import write_whole
 
 TASK = "clevr-properties"
 DATASET = {"dataset": "CLEVR v1.0", "licence": "CC BY 4.0"}

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.checkpoint import packed
 from slotmesh.experiments.experiment import Experiment, mix
 from slotmesh.experiments.runs import Run, open_run
 from slotmesh.experiments.settings import plain
+from slotmesh.files import write_whole
 
 
 class NonFinite(Exception):  # noqa: N818 (it says what happened)

@@ -6,10 +6,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.paper import TABLES
 from slotmesh.experiments.reproduce.page.table1 import table1_section
 from slotmesh.experiments.reproduce.page.trained import trained_section
+from slotmesh.files import write_whole
 
 _HEAD = """# Results
 

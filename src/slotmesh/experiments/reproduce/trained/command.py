@@ -12,7 +12,6 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.evaluate import evaluate_run, place_of, strict
 from slotmesh.experiments.export import ExportModel, run_export_model
 from slotmesh.experiments.reproduce.jobs import command_of, environment
@@ -33,6 +32,7 @@ from slotmesh.experiments.reproduce.trained.training import train
 from slotmesh.experiments.runs import Run, open_run, steps_done
 from slotmesh.experiments.settings import Settings, at_least, flag
 from slotmesh.experiments.tasks import experiment
+from slotmesh.files import write_whole
 
 # Steps between two checkpoints and lines of the log; a short run has five of each.
 _EVERY = {"save_every": 2_500, "log_every": 250}

@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from PIL import Image
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.report.collect import Found
 from slotmesh.experiments.report.samples import Shower
 from slotmesh.experiments.reproduce.trained.record import Measured
 from slotmesh.experiments.runs import Run
+from slotmesh.files import write_whole
 from slotmesh.report.figures import COLOURS, panels, svg_bytes
 
 CURVES = "curves.svg"

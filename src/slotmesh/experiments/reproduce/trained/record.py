@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.paper import Row
 from slotmesh.experiments.runs import _leaves
 from slotmesh.experiments.settings import Settings, plain
+from slotmesh.files import write_whole
 
 # What says where a run is and how often it is saved, not what it computes.
 _PLACES = (

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from slotmesh._files import write_whole
 from slotmesh.experiments.checkpoint import last_sound
 from slotmesh.experiments.reproduce.jobs import environment
 from slotmesh.experiments.reproduce.trained.record import Curves, deciding
@@ -18,6 +17,7 @@ from slotmesh.experiments.settings import Settings, flag
 from slotmesh.experiments.tasks import from_plain
 from slotmesh.experiments.train import run_train
 from slotmesh.experiments.training.failure import NonFinite
+from slotmesh.files import write_whole
 
 _MACHINES = "machines.json"
 
