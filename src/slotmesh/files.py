@@ -1,6 +1,7 @@
-"""Write files so that nobody ever sees half of one."""
+"""Write files so that nobody ever sees half of one, and name them."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def keep_also_as(path: Path, other: Path) -> None:
 def parts(folder: Path, name: str) -> list[Path]:
     """Find the temporary files that a killed process left for ``name`` (which may hold ``*``)."""
     return [*folder.glob(f".{name}.part"), *folder.glob(f".{name}.*.part")]
+
+
+def slug(name: str) -> str:
+    """A name for use in file names: lower-case letters, digits and hyphens.
+
+    Example:
+        >>> from slotmesh.files import slug
+        >>> slug("NVIDIA H200 (80 GB)")
+        'nvidia-h200-80-gb'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _part(path: Path) -> Path:

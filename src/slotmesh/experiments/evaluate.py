@@ -16,9 +16,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from slotmesh.environment import command_line, environment
 from slotmesh.experiments.memory import memory_checked
 from slotmesh.experiments.places import place_of
-from slotmesh.experiments.runs import Run, environment, open_run
+from slotmesh.experiments.runs import Run, open_run
 from slotmesh.experiments.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.experiments.tasks import experiment
 from slotmesh.experiments.training.stream import EvalBatches
@@ -157,7 +158,7 @@ def evaluate_run(
             "metrics": _computed(blind_metrics),
         },
         "seconds": round(time.perf_counter() - began, 2),
-        "environment": environment() | {"device": str(place)},
+        "environment": {"command": command_line()} | environment() | {"device": str(place)},
     }
     write_whole(out / "evaluation.csv", _csv(whole))
     write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")

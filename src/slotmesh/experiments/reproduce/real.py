@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from slotmesh.environment import environment
 from slotmesh.experiments.evaluate import Evaluate, place_of, run_evaluate
-from slotmesh.experiments.reproduce.jobs import environment
 from slotmesh.experiments.reproduce.trained.card import weights_name
 from slotmesh.experiments.runs import open_run
 from slotmesh.files import write_whole

@@ -12,9 +12,10 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from slotmesh.environment import environment
 from slotmesh.experiments.evaluate import evaluate_run, place_of, strict
 from slotmesh.experiments.export import ExportModel, run_export_model
-from slotmesh.experiments.reproduce.jobs import command_of, environment
+from slotmesh.experiments.reproduce.jobs import command_of
 from slotmesh.experiments.reproduce.record import difference
 from slotmesh.experiments.reproduce.trained.card import card, weights_name
 from slotmesh.experiments.reproduce.trained.record import (

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from slotmesh.environment import environment
 from slotmesh.experiments.checkpoint import last_sound
-from slotmesh.experiments.reproduce.jobs import environment
 from slotmesh.experiments.reproduce.trained.record import Curves, deciding
 from slotmesh.experiments.runs import prepare, steps_done
 from slotmesh.experiments.settings import Settings, flag
