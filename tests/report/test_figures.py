@@ -7,7 +7,6 @@ import pytest
 import torch
 from jinja2 import UndefinedError
 
-from slotmesh.files import write_whole
 from slotmesh.report.figures import curves, heat_map, panels, save_figure, svg_bytes, svg_uri
 from slotmesh.report.page import render_page
 
@@ -40,9 +39,3 @@ def test_heat_map_writes_its_numbers() -> None:
 def test_a_missing_value_is_an_error() -> None:
     with pytest.raises(UndefinedError):
         render_page("demo.html")
-
-
-def test_write_whole_leaves_no_part_behind(tmp_path: Path) -> None:
-    write_whole(tmp_path / "page.html", "new")
-    assert (tmp_path / "page.html").read_text() == "new"
-    assert len(list(tmp_path.iterdir())) == 1
