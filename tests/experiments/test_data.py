@@ -31,7 +31,7 @@ from slotmesh.experiments.data.bench import check_scenes
 from slotmesh.readers import READERS, BadRecord, HDF5Reader, Reader
 from slotmesh.readers.hdf5_layout import WriteError
 from slotmesh.report.sheet import MASK_COLOURS, colour_mask, describe, draw_sheet
-from slotmesh.worlds import MultiDSprites, RandomObjects, Sample
+from slotmesh.worlds import WORLDS, MultiDSprites, RandomObjects, Sample, register_world
 
 
 def names(folder: Path) -> list[str]:
@@ -74,6 +74,21 @@ def test_commands_are_read_from_the_command_line() -> None:
     assert parse("bench", "clevrtex", "--batch-size", "8") == Bench(world="clevrtex", batch_size=8)
     with pytest.raises(SystemExit):
         parse("preview", "no-such-world")
+
+
+def test_a_world_from_outside_is_a_choice_too(tmp_path: Path, screen: Console) -> None:
+    register_world("tiny", MultiDSprites, settings={"size": 16}, reader="multi-dsprites")
+    try:
+        preview = parse("preview", "tiny", "--n", "1", "--out", str(tmp_path / "a.png"))
+        assert isinstance(preview, Preview)
+        run_preview(preview, screen)
+        run_stats(Stats("tiny", n=2), screen)
+    finally:
+        del WORLDS["tiny"]
+    assert (tmp_path / "a.png").exists()
+    assert any(shape in text(screen) for shape in MultiDSprites.SHAPES)
+    with pytest.raises(SystemExit):
+        parse("preview", "tiny")
 
 
 # Preview

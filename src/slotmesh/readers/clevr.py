@@ -61,6 +61,8 @@ class ClevrReader(Reader):
         "sa-train": range(512, 70000),
         "sa-test": range(15000),
     }
+    test_split = "val"  # The scenes of the test split are secret.
+    classes: ClassVar = {"shape": SHAPES, "material": MATERIALS, "color": COLORS, "size": SIZES}
     max_objects = 10
     has_masks = False
 

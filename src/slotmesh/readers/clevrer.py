@@ -72,6 +72,7 @@ class ClevrerReader(Reader):
         "test": range(15000, 20000),
         "full-val": range(10000, 15000),
     }
+    classes: ClassVar = {"color": COLORS, "material": MATERIALS, "shape": SHAPES}
 
     def __init__(
         self,

@@ -59,6 +59,11 @@ class ClevrTexReader(Reader):
         "full-val": range(5000, 10000),
         "all": range(50000),
     }
+    classes: ClassVar = {
+        "shape": CLEVRTEX_SHAPES,
+        "size": CLEVRTEX_SIZES,
+        "material": CLEVRTEX_MATERIALS,
+    }
     max_objects = 10
 
     def __init__(

@@ -4,19 +4,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh.experiments.data._source import progress_bar
+from slotmesh.experiments.data._source import DatasetName, progress_bar
 from slotmesh.readers import BadRecord, open_reader
 from slotmesh.readers.hdf5_layout import Skipped
 from slotmesh.readers.hdf5_writer import Written, write_hdf5
 from slotmesh.worlds import Sample
-
-DatasetName = Literal["clevr", "multi-dsprites", "clevrtex", "clevrer", "hdf5"]
 
 # The file holds the whole list.
 _MOST_SHOWN = 20
