@@ -30,7 +30,7 @@ from benchmarks.measure import (
     prepare_all,
     section_module,
 )
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 
 _POLL = 0.05
 

@@ -1,43 +1,30 @@
 """Results as files: one for each machine and torch, with a section for each kind of measurement."""
 
-import importlib.util
 import json
-import platform
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import slotmesh
 from benchmarks.measure import Row, named
-from slotmesh._files import write_whole
-from slotmesh.data.bench import _processor, _slug
+from slotmesh.environment import device_name, environment
+from slotmesh.files import slug, write_whole
 
 SECTIONS = ("ops", "steps", "table1")
 FOLDER = Path("benchmarks/results")
 
 
-def device_name(device: torch.device) -> str:
-    """Of the GPU, or of the CPU as the system tells it."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
-
-
 def result_path(folder: Path, device: torch.device) -> Path:
     """The file of a device and this torch."""
-    return folder / f"{_slug(device_name(device))}-{torch.__version__.replace('+', '-')}.json"
+    return folder / f"{slug(device_name(device))}-{torch.__version__.replace('+', '-')}.json"
 
 
 def versions(device: torch.device) -> dict[str, Any]:
     """What a measurement depends on beside the device and torch, which the file is named by."""
-    cuda = device.type == "cuda"
-    return {
-        "threads": torch.get_num_threads(),
-        "cuda": torch.version.cuda if cuda else None,
-        "triton": _triton() if cuda else None,
-        "python": platform.python_version(),
-        "slotmesh": slotmesh.__version__,
-    }
+    found = environment(device)
+    names = ("cuda", "triton", "python", "slotmesh")
+    return {"threads": torch.get_num_threads()} | {name: found.get(name) for name in names}
 
 
 def write_section(
@@ -128,11 +115,3 @@ def _why(row: Row) -> str:
 
 def _off(error: float | None) -> str:
     return "not finite" if error is None else f"off by {error:.1e}"
-
-
-def _triton() -> str | None:
-    if importlib.util.find_spec("triton") is None:
-        return None
-    import triton
-
-    return triton.__version__

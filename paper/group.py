@@ -14,7 +14,7 @@ from rich.console import Console
 from paper.record import SIGMAS, Run, summarise
 from paper.replicas import Together, judge_together, train_together
 from paper.replicas.train import CHECKPOINT
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.training.tasks import experiment
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
 

@@ -1,7 +1,6 @@
 """Groups of runs one after another: what is measured is skipped, what was stopped goes on."""
 
 import json
-import platform
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
-import slotmesh
 from paper.group import train_group
 from paper.record import Record, difference, read, write
+from slotmesh.environment import environment
 from slotmesh.training.places import place_of
 from slotmesh.training.published import flags
 from slotmesh.training.runs import _leaves
@@ -199,29 +198,6 @@ def _kept(folder: Path, job: Job, seeds: list[int], split: str, overwrite: bool)
             f"sets came. {mend}"
         )
     return record
-
-
-def environment(device: torch.device) -> dict[str, str | None]:
-    """Versions, and the name of the device."""
-    found: dict[str, str | None] = {
-        "device": _device_name(device),
-        "slotmesh": slotmesh.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-    if device.type == "cuda":
-        import triton
-
-        found |= {"cuda": torch.version.cuda, "triton": triton.__version__}
-    return found
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    from slotmesh.data.bench import _processor
-
-    return _processor()
 
 
 def _say(console: Console, text: str) -> None:

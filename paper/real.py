@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from paper.jobs import environment
-from slotmesh._files import write_whole
+from slotmesh.environment import environment
+from slotmesh.files import write_whole
 from slotmesh.training.evaluate import Evaluate, place_of, run_evaluate
 from slotmesh.training.export import weights_name
 from slotmesh.training.runs import open_run

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 
 SIGMAS = (1.0, 0.1, 0.01)
 """The columns of Table 1."""

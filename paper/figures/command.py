@@ -24,7 +24,7 @@ from paper.figures.temperature import (
     draw_unnormalised,
     scaling,
 )
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.report.figures import save_figure
 
 FigureName = Literal["temperature", "gradient-unnormalised", "potentials", "objective", "all"]

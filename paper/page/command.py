@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from paper.page.table1 import table1_section
 from paper.page.trained import trained_section
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.training.published import TABLES
 
 _HEAD = """# Results

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from paper.jobs import command_of, environment
+from paper.jobs import command_of
 from paper.record import difference
 from paper.trained.card import card
 from paper.trained.record import (
@@ -27,7 +27,8 @@ from paper.trained.record import (
 )
 from paper.trained.tables import TABLES, Table
 from paper.trained.training import train
-from slotmesh._files import write_whole
+from slotmesh.environment import environment
+from slotmesh.files import write_whole
 from slotmesh.training.evaluate import evaluate_run, place_of, strict
 from slotmesh.training.export import ExportModel, run_export_model, weights_name
 from slotmesh.training.runs import Run, open_run, steps_done

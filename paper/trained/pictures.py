@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from PIL import Image
 
 from paper.trained.record import Measured
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.report.figures import COLOURS, panels, svg_bytes
 from slotmesh.training.report.collect import Found
 from slotmesh.training.report.samples import Shower

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.training.published import Row
 from slotmesh.training.runs import _leaves
 from slotmesh.training.settings import Settings, plain

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from paper.jobs import environment
 from paper.trained.record import Curves, deciding
-from slotmesh._files import write_whole
+from slotmesh.environment import environment
+from slotmesh.files import write_whole
 from slotmesh.training.checkpoint import last_sound
 from slotmesh.training.failure import NonFinite
 from slotmesh.training.runs import prepare, steps_done

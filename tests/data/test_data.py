@@ -29,9 +29,9 @@ from slotmesh.data import (
 )
 from slotmesh.data.bench import check_scenes
 from slotmesh.readers import READERS, BadRecord, HDF5Reader, Reader
-from slotmesh.readers._hdf5_layout import WriteError
+from slotmesh.readers.hdf5_layout import WriteError
 from slotmesh.report.sheet import MASK_COLOURS, colour_mask, describe, draw_sheet
-from slotmesh.worlds import MultiDSprites, RandomObjects, Sample
+from slotmesh.worlds import WORLDS, MultiDSprites, RandomObjects, Sample, register_world
 
 
 def names(folder: Path) -> list[str]:
@@ -74,6 +74,21 @@ def test_commands_are_read_from_the_command_line() -> None:
     assert parse("bench", "clevrtex", "--batch-size", "8") == Bench(world="clevrtex", batch_size=8)
     with pytest.raises(SystemExit):
         parse("preview", "no-such-world")
+
+
+def test_a_world_from_outside_is_a_choice_too(tmp_path: Path, screen: Console) -> None:
+    register_world("tiny", MultiDSprites, settings={"size": 16}, reader="multi-dsprites")
+    try:
+        preview = parse("preview", "tiny", "--n", "1", "--out", str(tmp_path / "a.png"))
+        assert isinstance(preview, Preview)
+        run_preview(preview, screen)
+        run_stats(Stats("tiny", n=2), screen)
+    finally:
+        del WORLDS["tiny"]
+    assert (tmp_path / "a.png").exists()
+    assert any(shape in text(screen) for shape in MultiDSprites.SHAPES)
+    with pytest.raises(SystemExit):
+        parse("preview", "tiny")
 
 
 # Preview
@@ -302,7 +317,7 @@ def test_convert_can_skip_bad_records(
 def test_convert_goes_on_where_it_was(
     tmp_path: Path, screen: Console, pictures: type[Pictures], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slotmesh.readers import _hdf5_layout as layout
+    from slotmesh.readers import hdf5_layout as layout
 
     monkeypatch.setattr(layout, "_BLOCK_BYTES", 150_000)  # Blocks of 8 pictures.
     monkeypatch.setattr(Pictures, "bad", (20,))

@@ -11,7 +11,7 @@ from rich.console import Console
 from slotmesh.demo import scenes
 from slotmesh.demo.scenes import Weights, draw_scenes, find_weights, try_weights
 from slotmesh.metrics import fg_ari, fg_miou
-from slotmesh.report.side_by_side import Scene
+from slotmesh.report.side_by_side import SegmentedScene
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import ExportModel, run_export_model
 
@@ -67,7 +67,7 @@ def test_numbers_are_those_of_an_evaluation(weights: Path, tmp_path: Path) -> No
 def test_pictures_are_of_what_was_measured(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: list[Scene] = []
+    drawn: list[SegmentedScene] = []
     monkeypatch.setattr(scenes, "side_by_side", drawn.extend)
     tried = attempt(weights, tmp_path)
     draw_scenes(tried)

@@ -23,8 +23,8 @@ from slotmesh.readers import (
     Reader,
     VectorReader,
 )
-from slotmesh.readers._hdf5_layout import Skipped
-from slotmesh.readers._hdf5_writer import write
+from slotmesh.readers.hdf5_layout import Skipped
+from slotmesh.readers.hdf5_writer import write_hdf5
 from slotmesh.worlds import MultiDSprites, RandomObjects, Sample
 
 from ..readers import test_clevr, test_clevrer, test_clevrtex, test_hdf5, test_multi_dsprites
@@ -51,14 +51,14 @@ def own(root: Path) -> Path:
     path = root / "x.h5"
     sample = MultiDSprites(size=16).sample(range(6))
     records = [sample, Skipped(6, "a reason")]
-    write(path, lambda start: records, n=7, source="multi-dsprites", settings={"seed": 0})
+    write_hdf5(path, lambda start: records, n=7, source="multi-dsprites", settings={"seed": 0})
     return path
 
 
 def vectors(root: Path) -> Path:
     path = root / "v.h5"
     sample = RandomObjects(n_background=3, dim=4).sample(range(6))
-    write(path, lambda start: [sample], n=6, source="random-objects", settings={"seed": 0})
+    write_hdf5(path, lambda start: [sample], n=6, source="random-objects", settings={"seed": 0})
     return path
 
 

@@ -17,7 +17,7 @@ import pytest
 from h5py import h5d, h5g, h5p, h5pl, h5s, h5t, h5z  # pyright: ignore
 
 from slotmesh.readers import BadRecord, HDF5Reader, VectorReader
-from slotmesh.readers._hdf5_writer import write
+from slotmesh.readers.hdf5_writer import write_hdf5
 from slotmesh.worlds import RandomObjects
 
 from ..readers.test_hdf5 import authors, own
@@ -270,7 +270,7 @@ def test_large_compressed_chunks_are_read_too(path: Path) -> None:
 def test_vectors_that_are_only_claimed(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     sample = RandomObjects(n_background=3, dim=4).sample(range(4))
-    write(path, lambda start: [sample], n=4, source="random-objects", settings={})
+    write_hdf5(path, lambda start: [sample], n=4, source="random-objects", settings={})
     with h5py.File(path, "a") as file:
         del file.attrs["digest"], file["checksum"]
         file.attrs["format_version"] = 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotmesh.readers._example import Feature, MalformedError, parse_example
+from slotmesh.readers._example import Feature, MalformedExampleError, parse_example
 
 
 def varint(value: int) -> bytes:
@@ -113,7 +113,7 @@ def test_three_bytes_that_only_look_like_single_entries() -> None:
     ],
 )
 def test_malformed(data: bytes, reason: str) -> None:
-    with pytest.raises(MalformedError, match=reason):
+    with pytest.raises(MalformedExampleError, match=reason):
         parse_example(data)
 
 
@@ -133,12 +133,12 @@ def test_damage_is_found_or_harmless(data: st.DataObject) -> None:
     else:
         at = data.draw(st.integers(0, len(good) - 1))
         bad = good[:at] + data.draw(st.binary(max_size=6)) + good[at + 1 :]
-    with suppress(MalformedError):
+    with suppress(MalformedExampleError):
         parse_example(bad)
 
 
 @settings(max_examples=300, deadline=1000)
 @given(st.binary(max_size=300))
 def test_noise_never_does_worse_than_being_refused(data: bytes) -> None:
-    with suppress(MalformedError):
+    with suppress(MalformedExampleError):
         parse_example(data)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from slotmesh.readers import BadRecord, HDF5Reader, VectorReader
-from slotmesh.readers._hdf5_layout import Skipped
-from slotmesh.readers._hdf5_writer import write
+from slotmesh.readers.hdf5_layout import Skipped
+from slotmesh.readers.hdf5_writer import write_hdf5
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES
 from slotmesh.worlds import MultiDSprites, RandomObjects
 from slotmesh.worlds.sample import Sample
@@ -75,7 +75,7 @@ def test_what_the_writer_writes(tmp_path: Path) -> None:
         index=torch.arange(20),
     )
     path = tmp_path / "x.h5"
-    write(path, lambda start: [sample], n=20, source="clevr", settings={})
+    write_hdf5(path, lambda start: [sample], n=20, source="clevr", settings={})
     found = HDF5Reader(path).sample(range(20))
     for name in ("image", "mask", "present", "index"):
         assert torch.equal(getattr(found, name), getattr(sample, name))
@@ -86,14 +86,16 @@ def test_what_the_writer_writes(tmp_path: Path) -> None:
 def test_a_dataset_without_masks_stays_one(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     sample = MultiDSprites().sample(range(4))
-    write(path, lambda start: [sample], n=4, source="clevr", settings={"has_masks": False})
+    write_hdf5(path, lambda start: [sample], n=4, source="clevr", settings={"has_masks": False})
     assert not HDF5Reader(path).has_masks
 
 
 def test_vectors(tmp_path: Path) -> None:
     world = RandomObjects(n_background=3, dim=4)
     path = tmp_path / "v.h5"
-    write(path, lambda start: [world.sample(range(8))], n=8, source="random-objects", settings={})
+    write_hdf5(
+        path, lambda start: [world.sample(range(8))], n=8, source="random-objects", settings={}
+    )
     reader = VectorReader(path)
     assert len(reader) == 8
     expected = world.sample([5, 2])
@@ -386,7 +388,7 @@ def test_no_part_of_our_own_file_changes_unseen(
 ) -> None:
     path = tmp_path / "x.h5"
     records = [MultiDSprites(size=16).sample(range(4)), Skipped(4, "cut short")]
-    write(path, lambda start: records, n=5, source="multi-dsprites", settings={})
+    write_hdf5(path, lambda start: records, n=5, source="multi-dsprites", settings={})
     assert len(HDF5Reader(path).sample(range(4))) == 4
     with h5py.File(path, "a") as file:
         change(file)

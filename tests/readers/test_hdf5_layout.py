@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import slotmesh
 from slotmesh.readers import HDF5Reader
-from slotmesh.readers import _hdf5_layout as layout
-from slotmesh.readers._hdf5_layout import Skipped, WriteError
-from slotmesh.readers._hdf5_writer import Records, write
+from slotmesh.readers import hdf5_layout as layout
+from slotmesh.readers.hdf5_layout import Skipped, WriteError
+from slotmesh.readers.hdf5_writer import Records, write_hdf5
 from slotmesh.worlds import MultiDSprites, RandomObjects, Sample
 
 SOURCE = {"source": "test", "settings": {"seed": 0}}
@@ -69,7 +69,7 @@ def plain(n: int, batch: int = 7) -> Records:
 @pytest.mark.parametrize("video", [False, True])
 def test_the_file_is_as_the_layout_says(tmp_path: Path, video: bool) -> None:
     path = tmp_path / "a.h5"
-    done = write(path, lambda start: [tiny(range(start, 10), video=video)], n=10, **SOURCE)
+    done = write_hdf5(path, lambda start: [tiny(range(start, 10), video=video)], n=10, **SOURCE)
     assert (done.path, done.n, done.skipped, done.resumed_at) == (path, 10, (), 0)
     with h5py.File(path) as file:
         attributes = layout.read_attributes(file)
@@ -99,7 +99,7 @@ def test_the_file_is_as_the_layout_says(tmp_path: Path, video: bool) -> None:
 
 def test_a_world_comes_back_through_the_reader(tmp_path: Path) -> None:
     sample = MultiDSprites(seed=4).sample(range(50, 70))
-    write(tmp_path / "a.h5", lambda start: [sample], n=20, **SOURCE)
+    write_hdf5(tmp_path / "a.h5", lambda start: [sample], n=20, **SOURCE)
     back = HDF5Reader(tmp_path / "a.h5").sample(range(20))
     assert torch.equal(back.image, sample.image)
     assert torch.equal(back.mask, sample.mask)
@@ -112,7 +112,7 @@ def test_a_world_comes_back_through_the_reader(tmp_path: Path) -> None:
 
 def test_vectors_are_written_too(tmp_path: Path) -> None:
     sample = RandomObjects().sample(range(5))
-    write(tmp_path / "a.h5", lambda start: [sample], n=5, **SOURCE)
+    write_hdf5(tmp_path / "a.h5", lambda start: [sample], n=5, **SOURCE)
     found = contents(tmp_path / "a.h5")
     np.testing.assert_array_equal(found["inputs"], sample.inputs.numpy())
     np.testing.assert_array_equal(found["targets"], sample.targets.numpy())
@@ -153,12 +153,12 @@ def test_any_interruptions_leave_the_same_file(
         patch.setattr(layout, "_CHUNK_BYTES", 80)
         for stop in sorted(data.draw(st.lists(st.integers(0, n), max_size=4))):
             try:
-                write(path, lambda start, stop=stop: records(start, stop), n=n, **SOURCE)
+                write_hdf5(path, lambda start, stop=stop: records(start, stop), n=n, **SOURCE)
             except Stop:
                 assert not path.exists()
             else:
                 path.unlink()
-        done = write(path, lambda start: records(start, n), n=n, **SOURCE)
+        done = write_hdf5(path, lambda start: records(start, n), n=n, **SOURCE)
     good = [i for i in range(n) if i not in bad]
     found = contents(path)
     assert found["index"].tolist() == good
@@ -173,8 +173,8 @@ def test_any_interruptions_leave_the_same_file(
 KILLED = """
 import sys, time
 import torch
-from slotmesh.readers import _hdf5_layout as layout
-from slotmesh.readers._hdf5_writer import write
+from slotmesh.readers import hdf5_layout as layout
+from slotmesh.readers.hdf5_writer import write_hdf5
 from slotmesh.worlds import MultiDSprites
 torch.set_num_threads(1)
 layout._BLOCK_BYTES = 2 ** 18
@@ -183,7 +183,7 @@ def records(start):
         if {stuck} and i >= 100:
             time.sleep(3600)
         yield MultiDSprites().sample(range(i, i + 4))
-done = write(sys.argv[1], records, n=200, source="test", settings=dict(seed=0))
+done = write_hdf5(sys.argv[1], records, n=200, source="test", settings=dict(seed=0))
 print(done.resumed_at)
 """
 
@@ -205,7 +205,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGKILL
     assert not path.exists()
     # As a kill while a block is being written leaves it.
-    (part / "block-1.tmp").write_bytes(b"half of a block")
+    (part / ".00000003.h5.1.part").write_bytes(b"half of a block")
     with run(KILLED.format(stuck=False), path) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
@@ -213,7 +213,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path: Path) -> None:
     samples = MultiDSprites().sample(range(200))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "_BLOCK_BYTES", 2**18)
-        write(tmp_path / "b.h5", lambda start: [samples], n=200, **SOURCE)
+        write_hdf5(tmp_path / "b.h5", lambda start: [samples], n=200, **SOURCE)
     assert path.read_bytes() == (tmp_path / "b.h5").read_bytes()
     assert names(tmp_path) == ["a.h5", "b.h5"]
 
@@ -222,19 +222,19 @@ FULL = """
 import resource, sys
 from pathlib import Path
 import torch
-from slotmesh.readers._hdf5_layout import WriteError
-from slotmesh.readers._hdf5_writer import write
+from slotmesh.readers.hdf5_layout import WriteError
+from slotmesh.readers.hdf5_writer import write_hdf5
 from slotmesh.worlds import MultiDSprites
 torch.set_num_threads(1)
 most = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
 records = lambda start: (MultiDSprites().sample(range(i, i + 256)) for i in range(start, 2048, 256))
-go = lambda: write(sys.argv[1], records, n=2048, source="test", settings=dict(seed=0))
+go = lambda: write_hdf5(sys.argv[1], records, n=2048, source="test", settings=dict(seed=0))
 try:
     go()
 except WriteError as error:
     print(error)
-    assert not list(Path(sys.argv[1] + ".part").glob("*.tmp"))
+    assert not list(Path(sys.argv[1] + ".part").glob(".*"))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(go().resumed_at)
 """
@@ -264,10 +264,10 @@ def test_a_damaged_block_is_written_again(tmp_path: Path, monkeypatch: pytest.Mo
         raise Stop
 
     with pytest.raises(Stop):
-        write(path, stopping, n=40, **SOURCE)
+        write_hdf5(path, stopping, n=40, **SOURCE)
     second = tmp_path / "a.h5.part" / "00000001.h5"
     second.write_bytes(second.read_bytes()[:500])
-    assert write(path, plain(40), n=40, **SOURCE).resumed_at == 8
+    assert write_hdf5(path, plain(40), n=40, **SOURCE).resumed_at == 8
     assert contents(path)["index"].tolist() == list(range(40))
 
 
@@ -280,51 +280,51 @@ def test_another_run_is_not_mixed_in(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     path = tmp_path / "a.h5"
     with pytest.raises(Stop):
-        write(path, stopping, n=40, **SOURCE)
+        write_hdf5(path, stopping, n=40, **SOURCE)
     with pytest.raises(WriteError, match=r"settings is '\{\"seed\": 0\}', expected.*Delete"):
-        write(path, plain(40), n=40, source="test", settings={"seed": 1})
+        write_hdf5(path, plain(40), n=40, source="test", settings={"seed": 1})
     with pytest.raises(WriteError, match="n_source is 40, expected 50"):
-        write(path, plain(50), n=50, **SOURCE)
+        write_hdf5(path, plain(50), n=50, **SOURCE)
 
 
 def test_a_file_is_only_overwritten_when_told_to(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
-    write(path, plain(3), n=3, **SOURCE)
+    write_hdf5(path, plain(3), n=3, **SOURCE)
     with pytest.raises(WriteError, match="there already"):
-        write(path, plain(4), n=4, **SOURCE)
+        write_hdf5(path, plain(4), n=4, **SOURCE)
     assert len(contents(path)["index"]) == 3
-    write(path, plain(4), n=4, **SOURCE, overwrite=True)
+    write_hdf5(path, plain(4), n=4, **SOURCE, overwrite=True)
     assert len(contents(path)["index"]) == 4
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match=r"create .* first"):
-        write(tmp_path / "no" / "a.h5", plain(3), n=3, **SOURCE)
+        write_hdf5(tmp_path / "no" / "a.h5", plain(3), n=3, **SOURCE)
     # A file in the place of the folder of blocks: even root cannot write there.
     (tmp_path / "a.h5.part").write_text("")
     with pytest.raises(WriteError, match="could not be written: File exists"):
-        write(tmp_path / "a.h5", plain(3), n=3, **SOURCE)
+        write_hdf5(tmp_path / "a.h5", plain(3), n=3, **SOURCE)
 
 
 def test_too_few_records_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="3 records came, expected 5"):
-        write(tmp_path / "a.h5", plain(3), n=5, **SOURCE)
+        write_hdf5(tmp_path / "a.h5", plain(3), n=5, **SOURCE)
     bad = [Skipped(0, "no file x.png"), Skipped(1, "no file y.png")]
     with pytest.raises(WriteError, match=r"None of 2 records could be read.*no file x\.png"):
-        write(tmp_path / "b.h5", lambda start: bad, n=2, **SOURCE)
+        write_hdf5(tmp_path / "b.h5", lambda start: bad, n=2, **SOURCE)
     # Nothing was worth keeping.
     assert names(tmp_path) == []
 
 
 def test_progress_counts_all_records(tmp_path: Path) -> None:
     seen: list[int] = []
-    write(tmp_path / "a.h5", plain(20, 6), n=20, **SOURCE, on_progress=seen.append)
+    write_hdf5(tmp_path / "a.h5", plain(20, 6), n=20, **SOURCE, on_progress=seen.append)
     assert seen == [0, 6, 12, 18, 20]
 
 
 def test_settings_are_json_with_sorted_keys(tmp_path: Path) -> None:
     settings_given = {"size": 64, "frames": (0, 16), "a": 1.5}
-    write(tmp_path / "a.h5", plain(2), n=2, source="test", settings=settings_given)
+    write_hdf5(tmp_path / "a.h5", plain(2), n=2, source="test", settings=settings_given)
     reader = HDF5Reader(tmp_path / "a.h5")
     assert reader.source == "test"
     assert reader.settings == {"a": 1.5, "frames": [0, 16], "size": 64}

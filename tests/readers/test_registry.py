@@ -4,7 +4,16 @@ from pathlib import Path
 import pytest
 
 from slotmesh import readers
-from slotmesh.readers import READERS, BadRecord, Reader, labels, open_reader
+from slotmesh.readers import (
+    READERS,
+    BadRecord,
+    ClevrReader,
+    Reader,
+    labels,
+    open_reader,
+    reader_options,
+    register_reader,
+)
 
 
 def test_all_readers_by_name() -> None:
@@ -20,6 +29,19 @@ def test_wrong_names_and_options(tmp_path: Path) -> None:
         open_reader("clevr", tmp_path, frames=(0, 1))
     with pytest.raises(ValueError, match="has no images"):
         open_reader("clevr", tmp_path, split="val")
+
+
+def test_a_reader_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(ClevrReader):
+        name = "own"
+
+    monkeypatch.setattr("slotmesh.readers.registry.READERS", dict(READERS))
+    register_reader(Own)
+    assert reader_options("own") == reader_options("clevr")
+    with pytest.raises(ValueError, match="has no images"):
+        open_reader("own", tmp_path, size=32)
+    with pytest.raises(ValueError, match="there is a reader 'own' already"):
+        register_reader(Own)
 
 
 def test_an_error_survives_the_way_home_from_a_worker() -> None:

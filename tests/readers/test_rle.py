@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotmesh.readers._rle import MalformedError, decode
+from slotmesh.readers._rle import MalformedMaskError, decode
 
 
 def slow_encode(mask: np.ndarray) -> str:
@@ -88,12 +88,12 @@ def test_strings_worked_out_by_hand(counts: str, size: tuple[int, int], expected
     ],
 )
 def test_wrong_strings(counts, reason: str) -> None:
-    with pytest.raises(MalformedError, match=reason):
+    with pytest.raises(MalformedMaskError, match=reason):
         decode(counts, (3, 3))
 
 
 @settings(max_examples=300, deadline=1000)
 @given(st.text(max_size=40) | st.binary(max_size=40) | st.lists(st.integers()))
 def test_noise_is_refused_or_decoded(counts) -> None:
-    with suppress(MalformedError):
+    with suppress(MalformedMaskError):
         assert decode(counts, (4, 5)).shape == (4, 5)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from jinja2 import UndefinedError
 
-from slotmesh._files import write_whole
-from slotmesh.report.figures import curves, heat_map, panels, save_svg, svg_bytes, svg_uri
+from slotmesh.report.figures import curves, heat_map, panels, save_figure, svg_bytes, svg_uri
 from slotmesh.report.page import render_page
 
 
@@ -21,7 +20,7 @@ def draw():
 
 def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
     assert svg_bytes(draw()) == svg_bytes(draw())
-    save_svg(draw(), tmp_path / "x.svg")
+    save_figure(draw(), tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_bytes() == svg_bytes(draw())
 
 
@@ -40,9 +39,3 @@ def test_heat_map_writes_its_numbers() -> None:
 def test_a_missing_value_is_an_error() -> None:
     with pytest.raises(UndefinedError):
         render_page("demo.html")
-
-
-def test_write_whole_leaves_no_part_behind(tmp_path: Path) -> None:
-    write_whole(tmp_path / "page.html", "new")
-    assert (tmp_path / "page.html").read_text() == "new"
-    assert len(list(tmp_path.iterdir())) == 1

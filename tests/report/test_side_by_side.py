@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from slotmesh.report.sheet import MASK_COLOURS
-from slotmesh.report.side_by_side import Scene, label_slots, side_by_side
+from slotmesh.report.side_by_side import SegmentedScene, label_slots, side_by_side
 
 
 def one_hot(seen: Tensor, m: int) -> Tensor:
@@ -45,7 +45,9 @@ def test_a_scene_that_is_understood_looks_like_the_truth() -> None:
     order = torch.tensor([2, 0, 3])
     right, wrong = one_hot(order[truth], 4), one_hot(torch.arange(32).expand(32, 32) % 4, 4)
     notes = {"SA": "worse", "SA-MESH": "better"}
-    sheet = np.asarray(side_by_side([Scene(image, truth, {"SA": wrong, "SA-MESH": right}, notes)]))
+    sheet = np.asarray(
+        side_by_side([SegmentedScene(image, truth, {"SA": wrong, "SA-MESH": right}, notes)])
+    )
     expected = np.array([to_rgb(colour) for colour in MASK_COLOURS])[truth.numpy()] * 255
     big = expected.round().astype(np.uint8).repeat(4, 0).repeat(4, 1)
     places = find(sheet, big)

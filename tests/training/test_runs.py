@@ -13,7 +13,8 @@ import torch
 from rich.console import Console
 
 from slotmesh.cli import main
-from slotmesh.training.runs import environment, load_checkpoint, open_run, prepare
+from slotmesh.environment import environment
+from slotmesh.training.runs import load_checkpoint, open_run, prepare
 from slotmesh.training.settings import Settings, plain
 from slotmesh.training.train import run_train
 
@@ -77,7 +78,7 @@ def test_a_run_s_folder(run: Settings) -> None:
     kept = json.loads((folder / "settings.json").read_text())
     assert kept == plain(replace(run, out=None))
     found = json.loads((folder / "environment.json").read_text())
-    assert {*found} == {*environment()}
+    assert {*found} == {"command", *environment()}
     assert found["torch"] == torch.__version__
 
 

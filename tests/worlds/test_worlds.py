@@ -19,6 +19,7 @@ from slotmesh.worlds import (
     VectorSample,
     World,
     make_world,
+    register_world,
 )
 
 PICTURES = [name for name in WORLDS if name != "random-objects"]
@@ -70,6 +71,31 @@ def test_worlds_are_found_by_name() -> None:
         make_world("clever")
     with pytest.raises(ValueError, match=r"multi-dsprites does not take these settings: .*colour"):
         make_world("multi-dsprites", colour=1)
+
+
+def test_every_entry_says_what_the_commands_need() -> None:
+    for name, entry in WORLDS.items():
+        assert entry.description, name
+        assert (entry.reader is None) == (name == "random-objects")
+        table = {} if entry.reader is None else make_world(name).sample([0]).objects  # pyright: ignore
+        assert set(entry.classes) <= set(table), name
+        for column, names in entry.classes.items():
+            assert int(table[column].max()) < len(names), (name, column)
+
+
+def test_a_world_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tiny(MultiDSprites):
+        name = "tiny"
+
+    monkeypatch.setattr("slotmesh.worlds.registry.WORLDS", dict(WORLDS))
+    register_world("tiny", Tiny, description="small sprites", settings={"size": 32})
+    world = make_world("tiny", seed=2)
+    assert isinstance(world, Tiny)
+    assert world.sample([0]).image.shape[-1] == 32
+    with pytest.raises(ValueError, match="there is a world 'tiny' already"):
+        register_world("tiny", Tiny)
+    with pytest.raises(ValueError, match="there is a world 'clevr' already"):
+        register_world("clevr", Tiny)
 
 
 def tensors(record: Sample | VectorSample) -> dict[str, torch.Tensor]:

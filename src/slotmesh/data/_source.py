@@ -1,26 +1,28 @@
 """Worlds as the commands ask for them."""
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
+import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from slotmesh.readers import labels
+from slotmesh.readers import READERS
 from slotmesh.training.places import place_of
-from slotmesh.worlds import (
-    Clevrer,
-    MultiDSprites,
-    RandomObjects,
-    World,
-    clevr,
-    clevrtex,
-    make_world,
-)
+from slotmesh.worlds import WORLDS, RandomObjects, World, make_world
 
-WorldName = Literal[
-    "multi-dsprites", "clevr", "clevrtex", "clevrer-s", "clevrer-l", "random-objects"
-]
+
+def name_in(table: Mapping[str, object]) -> Any:
+    """The type of an option whose values are the names in a table, as they are when it is read."""
+
+    def names() -> Any:
+        return Literal[tuple(table)]
+
+    return tyro.conf.arg(constructor_factory=names)
+
+
+WorldName = Annotated[str, name_in(WORLDS)]
+DatasetName = Annotated[str, name_in(READERS)]
 
 
 def open_world(name: str, *, seed: int, size: int | None, device: str) -> World | RandomObjects:
@@ -42,49 +44,14 @@ def settings_of(world: World | RandomObjects) -> dict[str, Any]:
     }
 
 
-def classes_of_world(name: str) -> dict[str, Sequence[str]]:
+def classes_of_world(name: str) -> Mapping[str, Sequence[str]]:
     """Names of the classes of a world, by the columns of its table that hold their numbers."""
-    if name == "multi-dsprites":
-        return {"shape": MultiDSprites.SHAPES}
-    if name == "clevr":
-        return {
-            "size": clevr.CLEVR_SIZES,
-            "color": clevr.CLEVR_COLOURS,
-            "material": clevr.CLEVR_MATERIALS,
-            "shape": clevr.CLEVR_SHAPES,
-        }
-    if name == "clevrtex":
-        return {
-            "size": clevrtex.CLEVRTEX_SIZES,
-            "material": clevrtex.CLEVRTEX_MATERIALS,
-            "shape": clevrtex.CLEVRTEX_SHAPES,
-            "ground": clevrtex.CLEVRTEX_MATERIALS,
-        }
-    if name in ("clevrer-s", "clevrer-l"):
-        return {
-            "color": Clevrer.COLOURS,
-            "material": Clevrer.MATERIALS,
-            "shape": Clevrer.SHAPES,
-        }
-    return {}
+    return WORLDS[name].classes if name in WORLDS else {}
 
 
-def classes_of_dataset(name: str) -> dict[str, Sequence[str]]:
+def classes_of_dataset(name: str) -> Mapping[str, Sequence[str]]:
     """Names of the classes of a real dataset, by the columns that hold their numbers."""
-    if name == "clevrtex":
-        return {
-            "shape": labels.CLEVRTEX_SHAPES,
-            "size": labels.CLEVRTEX_SIZES,
-            "material": labels.CLEVRTEX_MATERIALS,
-        }
-    if name in ("clevr", "clevrer"):
-        return {
-            "shape": labels.SHAPES,
-            "material": labels.MATERIALS,
-            "color": labels.COLORS,
-            "size": labels.SIZES,
-        }
-    return {}
+    return READERS[name].classes if name in READERS else {}
 
 
 def progress_bar(console: Console) -> Progress:

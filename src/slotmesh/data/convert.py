@@ -4,19 +4,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh.data._source import progress_bar
+from slotmesh.data._source import DatasetName, progress_bar
 from slotmesh.readers import BadRecord, open_reader
-from slotmesh.readers._hdf5_layout import Skipped
-from slotmesh.readers._hdf5_writer import Written, write
+from slotmesh.readers.hdf5_layout import Skipped
+from slotmesh.readers.hdf5_writer import Written, write_hdf5
 from slotmesh.worlds import Sample
-
-DatasetName = Literal["clevr", "multi-dsprites", "clevrtex", "clevrer", "hdf5"]
 
 # The file holds the whole list.
 _MOST_SHOWN = 20
@@ -73,7 +71,7 @@ def run_convert(convert: Convert, console: Console | None = None) -> Written:
     with progress_bar(console) as progress:
         n = len(reader)
         bar = progress.add_task(convert.dataset, total=n)
-        written = write(
+        written = write_hdf5(
             convert.out,
             records,
             n=n,

@@ -15,7 +15,7 @@ from slotmesh.data._source import (
     progress_bar,
     settings_of,
 )
-from slotmesh.readers._hdf5_writer import Written, write
+from slotmesh.readers.hdf5_writer import Written, write_hdf5
 from slotmesh.worlds import Sample, VectorSample
 
 
@@ -58,7 +58,7 @@ def run_export(export: Export, console: Console | None = None) -> Written:
 
     with progress_bar(console) as progress:
         bar = progress.add_task(export.world, total=export.n)
-        written = write(
+        written = write_hdf5(
             export.out,
             records,
             n=export.n,

@@ -1,7 +1,7 @@
 """``slotmesh data stats``: what is in a world or a file, as numbers."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def run_stats(stats: Stats, console: Console | None = None) -> Summary:
     return summary
 
 
-def _open(stats: Stats) -> tuple[Iterator[Sample | VectorSample], dict[str, Sequence[str]]]:
+def _open(stats: Stats) -> tuple[Iterator[Sample | VectorSample], Mapping[str, Sequence[str]]]:
     if stats.source in WORLDS:
         world = open_world(stats.source, seed=stats.seed, size=stats.size, device=stats.device)
         n = 1000 if stats.n is None else stats.n
@@ -149,7 +149,7 @@ def _array(values: Tensor) -> NDArray[np.float64]:
     return values.to(torch.float64).numpy()
 
 
-def _table(title: str, summary: Summary, names: dict[str, Sequence[str]]) -> Table:
+def _table(title: str, summary: Summary, names: Mapping[str, Sequence[str]]) -> Table:
     table = Table(title=f"{title}: {summary.n} samples", title_justify="left", width=78)
     table.add_column("what", no_wrap=True)
     table.add_column("values")

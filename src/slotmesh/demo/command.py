@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 import slotmesh
-from slotmesh._files import write_whole
 from slotmesh.demo.copying import (
     PAPER,
     Trained,
@@ -29,6 +28,7 @@ from slotmesh.demo.scenes import (
     try_weights,
 )
 from slotmesh.demo.ties import VARIANTS, TieResult, paper_ties, transport_tie
+from slotmesh.files import write_whole
 from slotmesh.report.figures import COLOURS, heat_map, panels, svg_uri
 from slotmesh.report.page import render_page
 from slotmesh.report.run_page import png_uri

@@ -10,7 +10,7 @@ from PIL.Image import Image
 from rich.console import Console
 from rich.table import Table
 
-from slotmesh.report.side_by_side import Scene, side_by_side
+from slotmesh.report.side_by_side import SegmentedScene, side_by_side
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import weights_name
 from slotmesh.training.published import published_rows
@@ -156,7 +156,7 @@ def draw_scenes(tried: list[Weights]) -> Image:
     """The first scenes, as both models were measured on them."""
     showers = {one.variant: Shower(one.found, "cpu") for one in tried}
     notes = {one.variant: _notes(one) for one in tried}
-    scenes: list[Scene] = []
+    scenes: list[SegmentedScene] = []
     for i in range(SHOWN):
         sample = showers[tried[0].variant].source.sample([i])
         masks = {
@@ -164,7 +164,7 @@ def draw_scenes(tried: list[Weights]) -> Image:
             for name, shower in showers.items()
         }
         said = {name: notes[name][i] for name in showers}
-        scenes.append(Scene(sample.image[0], sample.mask[0], masks, said))
+        scenes.append(SegmentedScene(sample.image[0], sample.mask[0], masks, said))
     return side_by_side(scenes)
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 
 _META, _KEY = "__metadata__", "sha256"
 

@@ -12,7 +12,7 @@ from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.hdf5 import HDF5Reader
 from slotmesh.readers.multi_dsprites import MultiDSpritesReader
 from slotmesh.readers.reader import Reader
-from slotmesh.readers.registry import READERS, open_reader
+from slotmesh.readers.registry import READERS, open_reader, reader_options, register_reader
 from slotmesh.readers.vectors import VectorReader
 
 __all__ = [
@@ -26,4 +26,6 @@ __all__ = [
     "Reader",
     "VectorReader",
     "open_reader",
+    "reader_options",
+    "register_reader",
 ]

@@ -15,7 +15,7 @@ Feature = list[bytes] | NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-class MalformedError(ValueError):
+class MalformedExampleError(ValueError):
     """The bytes are not an Example."""
 
 
@@ -26,7 +26,7 @@ def parse_example(data: bytes) -> dict[str, Feature]:
     floats as float32, integers as int64. Of a name that comes twice, the last counts.
 
     Raises:
-        MalformedError: If the bytes are not an Example.
+        MalformedExampleError: If the bytes are not an Example.
 
     Example:
         >>> from slotmesh.readers._example import parse_example
@@ -50,7 +50,7 @@ def _entry(data: memoryview) -> tuple[str, Feature]:
             try:
                 name = str(_as_bytes(value, wire), "utf-8")
             except UnicodeDecodeError:
-                raise MalformedError("a feature's name is not UTF-8") from None
+                raise MalformedExampleError("a feature's name is not UTF-8") from None
         elif number == 2:
             feature = _as_bytes(value, wire)
     return name, _feature(feature)
@@ -87,7 +87,9 @@ def _float_list(data: memoryview) -> NDArray[np.float32]:
             continue
         packed = _as_bytes(value, wire)
         if len(packed) % 4:
-            raise MalformedError(f"a list of floats has {len(packed)} bytes, not a multiple of 4")
+            raise MalformedExampleError(
+                f"a list of floats has {len(packed)} bytes, not a multiple of 4"
+            )
         parts.append(np.frombuffer(packed, dtype="<f4").astype(np.float32))
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
@@ -121,7 +123,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, "memoryview | int"]]:
         tag, at = _varint(data, at)
         number, wire = tag >> 3, tag & 7
         if number == 0:
-            raise MalformedError("a field has the number 0")
+            raise MalformedExampleError("a field has the number 0")
         if wire == _VARINT:
             value, at = _varint(data, at)
             yield number, wire, value
@@ -131,9 +133,9 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, "memoryview | int"]]:
         elif wire in (_FIXED32, _FIXED64):
             size = 4 if wire == _FIXED32 else 8
         else:
-            raise MalformedError(f"field {number} has the unknown wire type {wire}")
+            raise MalformedExampleError(f"field {number} has the unknown wire type {wire}")
         if size > len(data) - at:
-            raise MalformedError(
+            raise MalformedExampleError(
                 f"field {number} is cut short: {len(data) - at} of {size} bytes are there"
             )
         inner = data[at : at + size]
@@ -146,16 +148,16 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            raise MalformedError("a number is cut short")
+            raise MalformedExampleError("a number is cut short")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, at
-    raise MalformedError("a number has more than ten bytes")
+    raise MalformedExampleError("a number has more than ten bytes")
 
 
 def _as_bytes(value: "memoryview | int", wire: int) -> memoryview:
     if wire != _BYTES or isinstance(value, int):
-        raise MalformedError(f"a field has wire type {wire}, expected 2 (bytes)")
+        raise MalformedExampleError(f"a field has wire type {wire}, expected 2 (bytes)")
     return value

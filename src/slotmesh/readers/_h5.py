@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotmesh.readers import _door, _h5_safe
-from slotmesh.readers._hdf5_layout import plain
 from slotmesh.readers._plugins import no_plugins
 from slotmesh.readers.errors import BadRecord
+from slotmesh.readers.hdf5_layout import plain
 
 Rows = slice | NDArray[np.int64]
 

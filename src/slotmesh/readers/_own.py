@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slotmesh.readers import _json
 from slotmesh.readers._h5 import H5File, Rows
-from slotmesh.readers._hdf5_layout import (
+from slotmesh.readers.hdf5_layout import (
     FORMAT,
     FORMAT_VERSION,
     Columns,
@@ -79,7 +79,7 @@ def read_columns(file: H5File, names: list[str], rows: Rows, which: NDArray[np.i
 
 
 class OwnLayout:
-    """The layout that :mod:`slotmesh.readers._hdf5_layout` describes.
+    """The layout that :mod:`slotmesh.readers.hdf5_layout` describes.
 
     Args:
         file: The open file.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class MalformedError(ValueError):
+class MalformedMaskError(ValueError):
     """The string is not a run-length mask of this size."""
 
 
@@ -28,9 +28,9 @@ def decode(counts: str | bytes | list[int], size: tuple[int, int]) -> NDArray[np
     runs = counts if isinstance(counts, list) else _runs(counts)
     total = size[0] * size[1]
     if any(not isinstance(r, int) or isinstance(r, bool) or r < 0 for r in runs):
-        raise MalformedError("a run is not a whole number of at least 0")
+        raise MalformedMaskError("a run is not a whole number of at least 0")
     if sum(runs) != total:
-        raise MalformedError(
+        raise MalformedMaskError(
             f"its runs cover {sum(runs)} pixels, expected {size[0]} x {size[1]} = {total}"
         )
     lengths = np.array(runs, dtype=np.int64)
@@ -46,11 +46,11 @@ def _runs(counts: str | bytes) -> list[int]:
     for byte in raw:
         digit = byte - 48
         if not 0 <= digit < 64:
-            raise MalformedError(f"the character {chr(byte)!r} cannot be part of it")
+            raise MalformedMaskError(f"the character {chr(byte)!r} cannot be part of it")
         value |= (digit & 0x1F) << shift
         shift += 5
         if shift > 60:
-            raise MalformedError("a run has more than twelve characters")
+            raise MalformedMaskError("a run has more than twelve characters")
         if digit & 0x20:
             continue
         if digit & 0x10:
@@ -60,5 +60,5 @@ def _runs(counts: str | bytes) -> list[int]:
         runs.append(value)
         value = shift = 0
     if shift:
-        raise MalformedError("its last run is cut short")
+        raise MalformedMaskError("its last run is cut short")
     return runs

@@ -14,7 +14,7 @@ Column = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Record:
+class ArrayRecord:
     """One record, as numpy arrays: the fields of a Sample without the batch."""
 
     image: Pixels
@@ -27,7 +27,7 @@ class Record:
     """``(max_objects)``, or ``(T, max_objects)``."""
 
 
-def stack(records: Sequence[Record], index: Sequence[int], path: str) -> Sample:
+def stack(records: Sequence[ArrayRecord], index: Sequence[int], path: str) -> Sample:
     """One batch; all images must have one size."""
     sizes = {r.image.shape for r in records}
     if len(sizes) > 1:

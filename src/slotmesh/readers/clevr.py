@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from slotmesh.readers import _images, _json
 from slotmesh.readers._folders import find_folder, missing
-from slotmesh.readers._table import Record, floats, integers, stack
+from slotmesh.readers._table import ArrayRecord, floats, integers, stack
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES, SIZES
 from slotmesh.readers.reader import Reader, Split, choose
@@ -61,6 +61,8 @@ class ClevrReader(Reader):
         "sa-train": range(512, 70000),
         "sa-test": range(15000),
     }
+    test_split = "val"  # The scenes of the test split are secret.
+    classes: ClassVar = {"shape": SHAPES, "material": MATERIALS, "color": COLORS, "size": SIZES}
     max_objects = 10
     has_masks = False
 
@@ -100,11 +102,11 @@ class ClevrReader(Reader):
         """The records of these indices, all of them within the split."""
         return stack([self._record(int(self._rows[i])) for i in index], index, str(self._images))
 
-    def _record(self, row: int) -> Record:
+    def _record(self, row: int) -> ArrayRecord:
         objects, present = self._scenes.table(row)
         pixels = _images.load_rgb(self._images / self._scenes.files[row])
         pixels = _images.resize(pixels, self.size, antialias=self.antialias)
-        return Record(pixels, np.zeros(pixels.shape[:2], np.uint8), objects, present)
+        return ArrayRecord(pixels, np.zeros(pixels.shape[:2], np.uint8), objects, present)
 
 
 class _Scenes:

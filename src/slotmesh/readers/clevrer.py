@@ -11,7 +11,7 @@ from slotmesh.readers import _images, _json, _rle, _video
 from slotmesh.readers._folders import missing
 from slotmesh.readers._identity import Detection, Kind, join, visible
 from slotmesh.readers._images import Pixels
-from slotmesh.readers._table import Record, floats, integers, stack
+from slotmesh.readers._table import ArrayRecord, floats, integers, stack
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES
 from slotmesh.readers.reader import Reader, Split, choose
@@ -72,6 +72,7 @@ class ClevrerReader(Reader):
         "test": range(15000, 20000),
         "full-val": range(10000, 15000),
     }
+    classes: ClassVar = {"color": COLORS, "material": MATERIALS, "shape": SHAPES}
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class ClevrerReader(Reader):
         folder = self._root / f"{what}_{_part(video)}" / f"{what}_{low:05d}-{low + 1000:05d}"
         return folder / f"{what}_{video:05d}.{ending}"
 
-    def _record(self, video: int) -> Record:
+    def _record(self, video: int) -> ArrayRecord:
         path = self._path("video", video, "mp4")
         pixels = _video.load_frames(path, self.frames)
         full = pixels[0].shape[:2]
@@ -148,7 +149,7 @@ class ClevrerReader(Reader):
             columns[column][: len(kinds)] = [kind[i] for kind in kinds]
         columns["real"] = np.arange(self.max_objects) < len(kinds)
         images = [_images.resize(p, self.size, antialias=self.antialias) for p in pixels]
-        return Record(np.stack(images), mask, columns, present)
+        return ArrayRecord(np.stack(images), mask, columns, present)
 
     def _masks(
         self, path: Path, known: list[Kind], full: tuple[int, int], size: tuple[int, int]
@@ -229,7 +230,7 @@ def _detection(thing: _json.Fields, full: tuple[int, int], size: tuple[int, int]
         raise rle.bad(f"{rle.where}.counts is neither a string nor a list")
     try:
         mask = _rle.decode(counts, full)
-    except _rle.MalformedError as error:
+    except _rle.MalformedMaskError as error:
         raise rle.bad(f"{rle.where}.counts cannot be decoded: {error}") from error
     score = thing.number("score") if "score" in thing else 0.0
     return Detection(_kind(thing), _images.resize_mask(mask, size), score)

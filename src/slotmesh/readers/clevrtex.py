@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slotmesh.readers import _images, _json
 from slotmesh.readers._folders import find_folder, missing
-from slotmesh.readers._table import Record, floats, integers, stack
+from slotmesh.readers._table import ArrayRecord, floats, integers, stack
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import CLEVRTEX_MATERIALS, CLEVRTEX_SHAPES, CLEVRTEX_SIZES
 from slotmesh.readers.reader import Reader, Split, choose
@@ -58,6 +58,11 @@ class ClevrTexReader(Reader):
         "test": range(5000),
         "full-val": range(5000, 10000),
         "all": range(50000),
+    }
+    classes: ClassVar = {
+        "shape": CLEVRTEX_SHAPES,
+        "size": CLEVRTEX_SIZES,
+        "material": CLEVRTEX_MATERIALS,
     }
     max_objects = 10
 
@@ -111,7 +116,7 @@ class ClevrTexReader(Reader):
         """The records of these indices, all of them within the split."""
         return stack([self._record(int(self._rows[i])) for i in index], index, str(self._root))
 
-    def _record(self, number: int) -> Record:
+    def _record(self, number: int) -> ArrayRecord:
         stem = self._root / str(number // 1000) / f"{self._prefix}{number:06d}"
         columns, present = self._table(stem.with_name(stem.name + ".json"))
         image = _images.load_rgb(stem.with_name(stem.name + ".png"))
@@ -128,7 +133,7 @@ class ClevrTexReader(Reader):
             side = int(0.8 * min(image.shape[:2]))
             image, mask = _images.centre_crop(image, side), _images.centre_crop(mask, side)
         image = _images.resize(image, self.size, antialias=self.antialias)
-        return Record(image, _images.resize_mask(mask, self.size), columns, present)
+        return ArrayRecord(image, _images.resize_mask(mask, self.size), columns, present)
 
     def _table(self, path: Path) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
         scene = _json.Fields(_json.load(path), path)

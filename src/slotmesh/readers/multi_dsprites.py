@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from slotmesh.readers._example import Feature, MalformedError, parse_example
+from slotmesh.readers._example import Feature, MalformedExampleError, parse_example
 from slotmesh.readers._folders import missing
-from slotmesh.readers._table import Record, stack
+from slotmesh.readers._table import ArrayRecord, stack
 from slotmesh.readers._tfrecord import RecordFile
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.reader import Reader, Split, choose
@@ -86,11 +86,11 @@ class MultiDSpritesReader(Reader):
         found = {i: self._record(self._wanted[i]) for i in sorted(set(index))}
         return stack([found[i] for i in index], index, str(self._file.path))
 
-    def _record(self, number: int) -> Record:
+    def _record(self, number: int) -> ArrayRecord:
         data = self._file.read(number)
         try:
             example = parse_example(data)
-        except MalformedError as error:
+        except MalformedExampleError as error:
             reason = f"its data are not a tf.train.Example: {error}"
             raise BadRecord(self._file.path, number, reason) from error
         fields = _Features(example, self._file.path, number)
@@ -110,7 +110,7 @@ class MultiDSpritesReader(Reader):
         if np.abs(codes).max() > 255:
             raise BadRecord(self._file.path, number, f"shape holds {codes}, expected small codes")
         columns["shape_code"] = np.where(present, np.rint(codes), 0).astype(np.int64)
-        return Record(image, mask, columns, present)
+        return ArrayRecord(image, mask, columns, present)
 
 
 class _Features:

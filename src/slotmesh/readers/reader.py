@@ -24,6 +24,10 @@ class Reader(ABC):
     """The name on the command line."""
     splits: ClassVar[Mapping[str, range]] = {}
     """Which records of the dataset belong to each split; a range of your own is one too."""
+    test_split: ClassVar[str] = "test"
+    """The split that results are reported on."""
+    classes: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Names of the classes, by the columns of the table of objects that hold their numbers."""
     max_objects: int
     """Rows of the table of objects."""
     has_masks: bool = True

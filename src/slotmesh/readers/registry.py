@@ -1,4 +1,4 @@
-"""Readers by name."""
+"""The table of all readers."""
 
 import inspect
 from pathlib import Path
@@ -15,7 +15,28 @@ READERS: dict[str, type[Reader]] = {
     reader.name: reader
     for reader in (ClevrReader, MultiDSpritesReader, ClevrTexReader, ClevrerReader, HDF5Reader)
 }
-"""All readers, by the names of the command line."""
+"""All readers by their names on the command line."""
+
+
+def register_reader(reader: type[Reader]) -> None:
+    """Add a reader of your own, so that commands find it by its ``name``.
+
+    Raises:
+        ValueError: If the name is taken.
+    """
+    if reader.name in READERS:
+        raise ValueError(
+            f"register_reader: there is a reader {reader.name!r} already. Choose another name."
+        )
+    READERS[reader.name] = reader
+
+
+def reader_options(name: str) -> list[str]:
+    """The options that a reader takes, such as ``split``, ``size`` and ``partial``."""
+    if name not in READERS:
+        names = ", ".join(READERS)
+        raise ValueError(f"open_reader: there is no reader {name!r}, expected one of {names}.")
+    return [option for option in inspect.signature(READERS[name]).parameters if option != "root"]
 
 
 def open_reader(name: str, root: Path | str, **options: Any) -> Reader:
@@ -31,15 +52,11 @@ def open_reader(name: str, root: Path | str, **options: Any) -> Reader:
         >>> from slotmesh.readers import open_reader
         >>> reader = open_reader("clevr", "CLEVR_v1.0", split="val")  # doctest: +SKIP
     """
-    if name not in READERS:
-        names = ", ".join(READERS)
-        raise ValueError(f"open_reader: there is no reader {name!r}, expected one of {names}.")
-    reader = READERS[name]
-    known = [p for p in inspect.signature(reader).parameters if p != "root"]
+    known = reader_options(name)
     unknown = [option for option in options if option not in known]
     if unknown:
         raise ValueError(
             f"open_reader: the reader {name!r} has no option {unknown[0]!r}, expected "
             f"{', '.join(known)}."
         )
-    return reader(root, **options)  # pyright: ignore[reportCallIssue]
+    return READERS[name](root, **options)  # pyright: ignore[reportCallIssue]

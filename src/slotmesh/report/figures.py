@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 
 COLOURS = {"SA": "#7a869a", "SA-SH": "#2f7fb8", "SA-EMD": "#c7832b", "SA-MESH": "#b3245f"}
 """One colour a variant, in every figure."""
@@ -39,11 +39,6 @@ def svg_bytes(figure: Figure) -> bytes:
 def svg_uri(figure: Figure) -> str:
     """The figure as an address that an ``<img>`` can hold, so that a page needs no other file."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg_bytes(figure)).decode()
-
-
-def save_svg(figure: Figure, path: Path) -> None:
-    """Write the figure to a file."""
-    path.write_bytes(svg_bytes(figure))
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:

@@ -1,36 +1,37 @@
 """What trained models make of samples, as pictures: attention, masks, copies."""
 
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import matplotlib as mpl
 import numpy as np
-import torch
-from matplotlib.colors import to_rgb
-from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn import functional as F
 
+from slotmesh.report.drawing import (
+    LETTERS,
+    MARGIN,
+    PICTURE,
+    SOFT,
+    Pixels,
+    length,
+    masked,
+    pixels,
+    rgb,
+    write,
+    zoomed,
+)
 from slotmesh.report.sheet import MASK_COLOURS, colour_mask
-
-Pixels = NDArray[np.uint8]
 
 MOST_SAMPLES = 6
 """Samples on a sheet."""
 
 # In pixels. A sheet stays within the width of a page where whole multiples of its images allow.
 _WIDTH = 1180
-_PICTURE = 128
 _GAP = 4
-_MARGIN = 10
-_LETTERS = 12
 _CAPTION = 18
 _SHORTER = {"reconstruction": "rebuilt"}
-_INK = (34, 38, 44)
-_SOFT = (91, 102, 117)
 
 
 class Discovered(Protocol):
@@ -90,16 +91,16 @@ def discovery_sheet(
     for i in range(min(len(image), MOST_SAMPLES)):
         for t in range(image.shape[1]) if video else (None,):
             at = i if t is None else (i, t)
-            shown = _pixels(image[at])
+            shown = pixels(image[at])
             left = [
                 ("image" if t is None else f"frame {t + 1}", shown),
-                ("reconstruction", _pixels(((out.reconstruction[at].float() + 1) * 127.5).round())),
+                ("reconstruction", pixels(((out.reconstruction[at].float() + 1) * 127.5).round())),
                 ("segments", colour_mask(out.masks[at].argmax(-3).cpu() + 1)),
             ]
             if truth is not None:
                 left.insert(2, ("truth", colour_mask(truth[at].cpu())))
             lines = _attention_lines(shown, trace[at], grid)
-            lines.append(("mask", _times(shown, out.masks[at])))
+            lines.append(("mask", masked(shown, out.masks[at])))
             blocks.append(_Block(left, lines))
     return _draw(blocks)
 
@@ -118,7 +119,7 @@ def attention_sheet(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> 
     trace = attention.unsqueeze(-3) if attention.ndim == 3 else attention
     blocks: list[_Block] = []
     for i in range(min(len(image), MOST_SAMPLES)):
-        shown = _pixels(image[i])
+        shown = pixels(image[i])
         blocks.append(_Block([("image", shown)], _attention_lines(shown, trace[i], grid)))
     return _draw(blocks)
 
@@ -139,23 +140,23 @@ def vectors(targets: Tensor, copied: Tensor, most: float) -> Image.Image:
     colours = mpl.colormaps["RdBu"]
     n = min(len(targets), MOST_SAMPLES)
     across = min(n, 3)
-    label = round(_length("target")) + 2 * _GAP
+    label = round(length("target")) + 2 * _GAP
     caption = _CAPTION if n > 1 else 0
     cell = (label + d * side + 3 * _GAP, caption + 2 * k * side + 3 * _GAP)
-    size = (across * cell[0] + 2 * _MARGIN, -(-n // across) * cell[1] + 2 * _MARGIN)
+    size = (across * cell[0] + 2 * MARGIN, -(-n // across) * cell[1] + 2 * MARGIN)
     sheet = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(sheet)
     for i in range(n):
-        x = _MARGIN + (i % across) * cell[0]
-        y = _MARGIN + (i // across) * cell[1]
+        x = MARGIN + (i % across) * cell[0]
+        y = MARGIN + (i // across) * cell[1]
         if n > 1:
-            _write(pen, (x + label, y), f"set {i + 1}", bold=True)
+            write(pen, (x + label, y), f"set {i + 1}", bold=True)
             y += _CAPTION
         for name, rows in (("target", targets[i]), ("copy", copied[i])):
             values = rows.detach().float().cpu().numpy() / (2 * most) + 0.5
             shown = (colours(values.clip(0, 1))[..., :3] * 255).round().astype(np.uint8)
-            _write(pen, (x, y + (k * side - _LETTERS) // 2 - 1), name, _SOFT)
-            sheet.paste(_zoomed(shown, side), (x + label, y))
+            write(pen, (x, y + (k * side - LETTERS) // 2 - 1), name, SOFT)
+            sheet.paste(zoomed(shown, side), (x + label, y))
             y += k * side + _GAP
     return sheet
 
@@ -180,7 +181,7 @@ def _attention_lines(
         cells = maps.unflatten(-1, grid).unsqueeze(0)
         whole = F.interpolate(cells, size=shown.shape[:2], mode="nearest-exact")[0]
         label = "attention" if len(trace) == 1 else f"iteration {t + 1}"
-        lines.append((label, _times(shown, whole)))
+        lines.append((label, masked(shown, whole)))
     return lines
 
 
@@ -189,84 +190,38 @@ def _draw(blocks: list[_Block]) -> Image.Image:
     _, pictures = blocks[0].lines[0]
     height, width = pictures[0].shape[:2]
     n_left, m = min(2, len(blocks[0].left)), len(pictures)
-    label = round(max(_length(words) for words, _ in blocks[0].lines)) + 3 * _GAP
-    fixed = 2 * _MARGIN + label + (n_left + m) * _GAP
-    zoom = min((_WIDTH - fixed) // ((n_left + m) * width), _PICTURE // width)
+    label = round(max(length(words) for words, _ in blocks[0].lines)) + 3 * _GAP
+    fixed = 2 * MARGIN + label + (n_left + m) * _GAP
+    zoom = min((_WIDTH - fixed) // ((n_left + m) * width), PICTURE // width)
     zoom = max(1, zoom)
     across, down = zoom * width + _GAP, zoom * height + _GAP
     n_lines = max(len(block.lines) for block in blocks)
     n_rows = max(-(-len(block.left) // n_left) for block in blocks)
     tall = max(_CAPTION + n_lines * down, n_rows * (_CAPTION + down)) + 2 * _GAP
-    size = (fixed + (n_left + m) * zoom * width, len(blocks) * tall + 2 * _MARGIN - 3 * _GAP)
+    size = (fixed + (n_left + m) * zoom * width, len(blocks) * tall + 2 * MARGIN - 3 * _GAP)
     sheet = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(sheet)
-    slots_at = _MARGIN + n_left * across + label
+    slots_at = MARGIN + n_left * across + label
     for i, block in enumerate(blocks):
-        top = _MARGIN + i * tall
+        top = MARGIN + i * tall
         for k, (caption, picture) in enumerate(block.left):
-            x = _MARGIN + k % n_left * across
+            x = MARGIN + k % n_left * across
             y = top + k // n_left * (down + _CAPTION)
-            _write(pen, (x, y), _fitting(caption, across))
-            sheet.paste(_zoomed(picture, zoom), (x, y + _CAPTION))
+            write(pen, (x, y), _fitting(caption, across))
+            sheet.paste(zoomed(picture, zoom), (x, y + _CAPTION))
         for k in range(m):
             at = (slots_at + k * across, top)
-            words = f"slot {k + 1}" if _length("slot 00") < across else f"{k + 1}"
-            _write(pen, at, words, _slot_colour(k), bold=True)
+            words = f"slot {k + 1}" if length("slot 00") < across else f"{k + 1}"
+            write(pen, at, words, rgb(MASK_COLOURS[1 + k % (len(MASK_COLOURS) - 1)]), bold=True)
         for row, (words, pictures) in enumerate(block.lines):
             y = top + _CAPTION + row * down
-            middle = (slots_at - 2 * _GAP, y + (down - _LETTERS) // 2 - 2)
-            _write(pen, middle, words, _SOFT, to_the="left")
+            middle = (slots_at - 2 * _GAP, y + (down - LETTERS) // 2 - 2)
+            write(pen, middle, words, SOFT, to_the="left")
             for k, picture in enumerate(pictures):
-                sheet.paste(_zoomed(picture, zoom), (slots_at + k * across, y))
+                sheet.paste(zoomed(picture, zoom), (slots_at + k * across, y))
     return sheet
-
-
-def _pixels(image: Tensor) -> Pixels:
-    """``(3, H, W)`` as ``(H, W, 3)``."""
-    return image.detach().clamp(0, 255).to(torch.uint8).cpu().movedim(0, -1).numpy()
-
-
-def _times(shown: Pixels, maps: Tensor) -> list[Pixels]:
-    """An image ``(H, W, 3)`` multiplied with each of the maps ``(m, H, W)`` from 0 to 1."""
-    values = maps.detach().float().clamp(0, 1).cpu().numpy()
-    return list((shown * values[..., None]).round().astype(np.uint8))
-
-
-def _zoomed(pixels: Pixels, zoom: int) -> Image.Image:
-    return Image.fromarray(np.ascontiguousarray(pixels.repeat(zoom, 0).repeat(zoom, 1)))
-
-
-def _slot_colour(k: int) -> tuple[int, int, int]:
-    r, g, b = to_rgb(MASK_COLOURS[1 + k % (len(MASK_COLOURS) - 1)])
-    return round(255 * r), round(255 * g), round(255 * b)
 
 
 def _fitting(words: str, width: int) -> str:
     """The words, or shorter ones where there is no room."""
-    return words if _length(words) < width else _SHORTER.get(words, words)
-
-
-def _write(
-    pen: ImageDraw.ImageDraw,
-    at: tuple[int, int],
-    words: str,
-    colour: tuple[int, int, int] = _INK,
-    *,
-    bold: bool = False,
-    to_the: Literal["left", "right"] = "right",
-) -> None:
-    """Write to the left or to the right of a place."""
-    anchor = "la" if to_the == "right" else "ra"
-    pen.text(at, words, fill=colour, font=_font(bold), anchor=anchor)
-
-
-def _length(words: str) -> float:
-    return _font().getlength(words)
-
-
-@cache
-def _font(bold: bool = False) -> ImageFont.FreeTypeFont:
-    """The letters that matplotlib brings along, the same everywhere."""
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    path = Path(mpl.get_data_path()) / "fonts" / "ttf" / name
-    return ImageFont.truetype(str(path), _LETTERS, layout_engine=ImageFont.Layout.BASIC)
+    return words if length(words) < width else _SHORTER.get(words, words)

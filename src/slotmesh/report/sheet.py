@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.worlds import Sample, VectorSample
 
 MASK_COLOURS = (

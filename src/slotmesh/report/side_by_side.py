@@ -4,22 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from matplotlib.colors import to_rgb
 from PIL import Image, ImageDraw
 from torch import Tensor
 
 from slotmesh.ops import assign
+from slotmesh.report.drawing import INK, MARGIN, PICTURE, length, masked, pixels, rgb, write, zoomed
 from slotmesh.report.figures import COLOURS
-from slotmesh.report.pictures import (
-    _INK,
-    _MARGIN,
-    _PICTURE,
-    _length,
-    _pixels,
-    _times,
-    _write,
-    _zoomed,
-)
 from slotmesh.report.sheet import MASK_COLOURS, colour_mask
 
 _GAP = 8
@@ -28,7 +18,7 @@ _CAPTION = 21
 
 
 @dataclass(frozen=True)
-class Scene:
+class SegmentedScene:
     """One image, and what was found in it."""
 
     image: Tensor
@@ -70,7 +60,7 @@ def label_slots(masks: Tensor, truth: Tensor) -> list[int]:
     return [next(spare) if label < 0 else label for label in labels]
 
 
-def side_by_side(scenes: Sequence[Scene]) -> Image.Image:
+def side_by_side(scenes: Sequence[SegmentedScene]) -> Image.Image:
     """Scenes below one another: image and truth, and for each model its segments and masks.
 
     The colours of a model's segments are those of the objects they fit best. The masks are
@@ -78,54 +68,47 @@ def side_by_side(scenes: Sequence[Scene]) -> Image.Image:
 
     Example:
         >>> import torch
-        >>> from slotmesh.report.side_by_side import Scene, side_by_side
+        >>> from slotmesh.report.side_by_side import SegmentedScene, side_by_side
         >>> image, truth = torch.zeros(3, 8, 8, dtype=torch.uint8), torch.eye(8, dtype=torch.int64)
         >>> masks = torch.rand(3, 8, 8).softmax(0)
-        >>> side_by_side([Scene(image, truth, {"SA": masks}, {"SA": "of nothing"})]).mode
+        >>> side_by_side([SegmentedScene(image, truth, {"SA": masks}, {"SA": "of nothing"})]).mode
         'RGB'
     """
     first = next(iter(scenes[0].masks.values()))
     m, height, width = first.shape
-    zoom = max(1, _PICTURE // width)
+    zoom = max(1, PICTURE // width)
     across, down = zoom * width + _GAP, zoom * height + _GAP
     lines = max(2, len(scenes[0].masks))
     tall = lines * (_CAPTION + down) + 2 * _GAP
     words = [f"{name}  {scene.notes[name]}" for scene in scenes for name in scene.masks]
-    inner = max((m + 2) * across, across + round(max(map(_length, words))))
-    sheet = Image.new("RGB", (2 * _MARGIN + inner, len(scenes) * tall - _GAP), "white")
+    inner = max((m + 2) * across, across + round(max(map(length, words))))
+    sheet = Image.new("RGB", (2 * MARGIN + inner, len(scenes) * tall - _GAP), "white")
     pen = ImageDraw.Draw(sheet)
     for i, scene in enumerate(scenes):
-        top = _MARGIN + i * tall
-        shown = _pixels(scene.image)
+        top = MARGIN + i * tall
+        shown = pixels(scene.image)
         left = (("image", shown), ("truth", colour_mask(scene.truth)))
         for k, (caption, picture) in enumerate(left):
             y = top + k * (_CAPTION + down)
-            _write(pen, (_MARGIN, y), caption)
-            sheet.paste(_zoomed(picture, zoom), (_MARGIN, y + _CAPTION))
+            write(pen, (MARGIN, y), caption)
+            sheet.paste(zoomed(picture, zoom), (MARGIN, y + _CAPTION))
         for k, (name, masks) in enumerate(scene.masks.items()):
-            x, y = _MARGIN + across, top + k * (_CAPTION + down)
-            _write(pen, (x, y), name, _colour(COLOURS.get(name)), bold=True)
-            _write(pen, (x + across, y), scene.notes[name])
+            x, y = MARGIN + across, top + k * (_CAPTION + down)
+            write(pen, (x, y), name, rgb(COLOURS[name]) if name in COLOURS else INK, bold=True)
+            write(pen, (x + across, y), scene.notes[name])
             labels = label_slots(masks, scene.truth)
             segments = torch.tensor(labels)[masks.argmax(0).cpu()]
-            sheet.paste(_zoomed(colour_mask(segments), zoom), (x, y + _CAPTION))
-            pictures = _times(shown, masks)
+            sheet.paste(zoomed(colour_mask(segments), zoom), (x, y + _CAPTION))
+            pictures = masked(shown, masks)
             for slot in sorted(range(m), key=lambda slot: (labels[slot] == 0, labels[slot])):
                 x += across
                 at = (x, y + _CAPTION)
                 edge = (at[0] + zoom * width + _FRAME - 1, at[1] + zoom * height + _FRAME - 1)
                 frame = ((at[0] - _FRAME, at[1] - _FRAME), edge)
-                pen.rectangle(frame, fill=_colour(_mask_colour(labels[slot])))
-                sheet.paste(_zoomed(pictures[slot], zoom), at)
+                pen.rectangle(frame, fill=rgb(_mask_colour(labels[slot])))
+                sheet.paste(zoomed(pictures[slot], zoom), at)
     return sheet
 
 
 def _mask_colour(label: int) -> str:
     return MASK_COLOURS[0] if label == 0 else MASK_COLOURS[1 + (label - 1) % 10]
-
-
-def _colour(name: str | None) -> tuple[int, int, int]:
-    if name is None:
-        return _INK
-    r, g, b = to_rgb(name)
-    return round(255 * r), round(255 * g), round(255 * b)

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from slotmesh.training.tasks.experiment import Source, Split
-from slotmesh.worlds._record import Record
+from slotmesh.worlds.record import TensorRecord
 
 _LIMIT = 4 << 30
 # Samples made at a time. Always the same blocks, so that no pixel depends on a run's history.
@@ -55,7 +55,7 @@ class Cached:
                     kept[first : first + len(new)] = new
                 progress.advance(bar, min(block, n - first))
 
-    def sample(self, index: Any) -> Record:
+    def sample(self, index: Any) -> TensorRecord:
         """The samples of these indices, as one batch."""
         which = torch.as_tensor(index, dtype=torch.int64)
         device = self._whole.index.device
@@ -119,7 +119,7 @@ def _why(n: int, each: int, limit: int, split: Split, before: bool | None) -> st
     return said
 
 
-def _only(record: Record, reads: Collection[str] | None) -> Record:
+def _only(record: TensorRecord, reads: Collection[str] | None) -> TensorRecord:
     """A record whose other fields are empty, but for its index."""
     if reads is None:
         return record
@@ -132,7 +132,7 @@ def _empty(value: Tensor | dict[str, Tensor]) -> Any:
     return {} if isinstance(value, dict) else value.new_empty(len(value), 0)
 
 
-def _tensors(record: Record) -> list[Tensor]:
+def _tensors(record: TensorRecord) -> list[Tensor]:
     found: list[Tensor] = []
 
     def note(x: Tensor) -> Tensor:

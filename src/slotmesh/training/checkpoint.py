@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from slotmesh._files import keep_also_as
+from slotmesh.files import keep_also_as
 
 _LABEL = b"slotmesh sha256 "
 _COMMENT = len(_LABEL) + 64

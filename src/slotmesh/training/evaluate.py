@@ -16,10 +16,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from slotmesh._files import write_whole
+from slotmesh.environment import command_line, environment
+from slotmesh.files import write_whole
 from slotmesh.training.memory import memory_checked
 from slotmesh.training.places import place_of
-from slotmesh.training.runs import Run, environment, open_run
+from slotmesh.training.runs import Run, open_run
 from slotmesh.training.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.training.stream import EvalBatches
 from slotmesh.training.tasks import experiment
@@ -157,7 +158,7 @@ def evaluate_run(
             "metrics": _computed(blind_metrics),
         },
         "seconds": round(time.perf_counter() - began, 2),
-        "environment": environment() | {"device": str(place)},
+        "environment": {"command": command_line()} | environment() | {"device": str(place)},
     }
     write_whole(out / "evaluation.csv", _csv(whole))
     write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.training.runs import open_run
 from slotmesh.training.settings import plain
 

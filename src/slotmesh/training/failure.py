@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.training.checkpoint import packed
 from slotmesh.training.runs import Run, open_run
 from slotmesh.training.settings import plain

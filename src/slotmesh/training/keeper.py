@@ -8,7 +8,7 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.training.arithmetic import arithmetic
 from slotmesh.training.checkpoint import load_checkpoint, packed
 from slotmesh.training.learner import Learner
@@ -36,7 +36,7 @@ class PlainCheckpoints(CheckpointIO):
 
 
 def replace_file(path: Path, content: Any, *, old: Path | None = None) -> None:
-    """Write a file of a run, as :func:`slotmesh._files.write_whole` does.
+    """Write a file of a run, as :func:`slotmesh.files.write_whole` does.
 
     Raises:
         OSError: If it cannot be written, with what to do; the old file is as it was.

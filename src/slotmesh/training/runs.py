@@ -14,9 +14,6 @@
 """
 
 import json
-import platform
-import shlex
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
-import slotmesh
-from slotmesh._files import parts, write_whole
+from slotmesh.environment import command_line, environment
+from slotmesh.files import parts, write_whole
 from slotmesh.nn._sealed import check_seal
 from slotmesh.training.checkpoint import DamagedError, load_checkpoint
 from slotmesh.training.lock import NAME as LOCK
@@ -164,7 +161,8 @@ def prepare(settings: Settings) -> Path | None:
         # The place of a run is where it is, not where it was made.
         values = plain(replace(settings, out=None, overwrite=False))
         write_whole(kept, json.dumps(values, indent=2) + "\n")
-        write_whole(folder / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        described = {"command": command_line()} | environment()
+        write_whole(folder / "environment.json", json.dumps(described, indent=2) + "\n")
         for name in ("checkpoints", "pictures"):
             (folder / name).mkdir(exist_ok=True)
         _sweep(folder)
@@ -179,25 +177,6 @@ def unwritable(folder: Path, error: OSError) -> ValueError:
         f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
         "another with --out."
     )
-
-
-def environment() -> dict[str, Any]:
-    """Command, versions and machine."""
-    import lightning
-    import numpy as np
-
-    found: dict[str, Any] = {
-        "command": shlex.join(["slotmesh", *sys.argv[1:]]),
-        "slotmesh": slotmesh.__version__,
-        "torch": torch.__version__,
-        "lightning": lightning.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}",
-    }
-    if torch.cuda.is_available():
-        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    return found
 
 
 def _check_same(new: Settings, old: Settings, folder: Path) -> None:

@@ -1,15 +1,15 @@
 """Datasets without end, of which every sample is a pure function of its index."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from slotmesh.worlds._record import Record
+from slotmesh.worlds.record import TensorRecord
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=TensorRecord)
 
 
 class Endless(ABC, Generic[R]):
@@ -17,6 +17,8 @@ class Endless(ABC, Generic[R]):
 
     name: str
     """The name on the command line."""
+    classes: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Names of the classes, by the columns of the table of objects that hold their numbers."""
 
     def __init__(self, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
         self.seed = seed

@@ -73,6 +73,7 @@ class Clevr(Tabletop):
         "material": CLEVR_MATERIALS,
         "shape": CLEVR_SHAPES,
     }
+    classes = kinds
     extents = _EXTENTS
     lens = CLEVR_LENS
     rule = Rule(CLEVR_LENS, (128, 128), math.ceil(200 * 128 * 128 / (320 * 240)))

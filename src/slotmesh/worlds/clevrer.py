@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -74,6 +74,7 @@ class Clevrer(World):
     SHAPES = SHAPES
     MATERIALS = CLEVR_MATERIALS
     COLOURS = CLEVR_COLOURS
+    classes: ClassVar = {"color": COLOURS, "material": MATERIALS, "shape": SHAPES}
     max_objects = 7
     """One more than ever occur: the rows of the authors' files, and with it their 8 slots."""
 

@@ -58,6 +58,7 @@ class ClevrTex(Tabletop):
         "shape": CLEVRTEX_SHAPES,
         "material": CLEVRTEX_MATERIALS,
     }
+    classes: ClassVar = {**kinds, "ground": CLEVRTEX_MATERIALS}
     extents = (0.4, 0.6, 0.9)
     lens = Lens.of(_FOCAL, _WIDTH, _HEIGHT, crop=(_CROP, _CROP))
     look = CLEVRTEX_LOOK

@@ -1,6 +1,7 @@
 """Multi-dSprites: coloured sprites over one another on grey."""
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -56,6 +57,7 @@ class MultiDSprites(World):
     max_objects = 5
     SHAPES = sprite.SHAPES
     """The names of the shapes, by their numbers in the table."""
+    classes: ClassVar = {"shape": SHAPES}
 
     def __init__(
         self,

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from slotmesh.worlds._endless import Endless
 from slotmesh.worlds._normal import normal
-from slotmesh.worlds._record import Record
+from slotmesh.worlds.record import TensorRecord
 
 
 @dataclass(frozen=True)
-class VectorSample(Record):
+class VectorSample(TensorRecord):
     """A batch of sets of vectors, with those to find; a slice of it is one too."""
 
     inputs: Tensor

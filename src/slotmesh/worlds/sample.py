@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slotmesh.worlds._record import Record
+from slotmesh.worlds.record import TensorRecord
 
 
 @dataclass(frozen=True)
-class Sample(Record):
+class Sample(TensorRecord):
     """A batch of labelled images (or videos).
 
     Object ``i`` of the table is the pixels where ``mask == i + 1``; 0 is the background. A slice

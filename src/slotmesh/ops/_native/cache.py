@@ -8,9 +8,9 @@ import contextlib
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 
+from slotmesh.files import write_whole
 from slotmesh.ops._native.recipe import SUFFIX, hashed_name, is_intact
 
 
@@ -49,19 +49,7 @@ def keep(library: Path, key: str) -> Path:
     _check(here)
     content = library.read_bytes()
     kept = here / hashed_name(f"native-{key}", content)
-    number, name = tempfile.mkstemp(dir=here)
-    fresh = Path(name)
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(content)
-            # On the disk before its name is.
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.chmod(0o700)
-        fresh.replace(kept)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    write_whole(kept, content, mode=0o700)
     _sync_folder(here)
     for path in _libraries(here, key):
         if path != kept:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import slotmesh
-from slotmesh._files import write_whole
+from slotmesh.files import write_whole
 from slotmesh.report.run_page import render_runs
 from slotmesh.training.places import place_of
 from slotmesh.training.report.collect import Found, collect

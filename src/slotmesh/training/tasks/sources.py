@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from slotmesh.readers import BadRecord, open_reader
+from slotmesh.readers import READERS, BadRecord, open_reader, reader_options
 from slotmesh.training.settings import ImageData
 from slotmesh.training.tasks.experiment import Source, Split
 from slotmesh.worlds import make_world
@@ -64,7 +64,7 @@ def _open(data: ImageData, root: Path, split: Split, reader: str, options: dict[
     if root.is_file():
         return open_reader("hdf5", root, split=split)
     part = _labelled(reader, split)
-    if reader != "multi-dsprites":
+    if "size" in reader_options(reader):
         options = options | {"size": data.size}
     return open_reader(reader, root, split=part, **options)
 
@@ -73,7 +73,7 @@ def _open_partial(
     data: ImageData, root: Path, split: Split, reader: str, options: dict[str, Any]
 ) -> Any:
     """What a copy has of a split; for a test, of the next one where it has nothing of that."""
-    if root.is_file() or reader == "multi-dsprites" or any(root.glob("*.h5")):
+    if root.is_file() or "partial" not in reader_options(reader) or any(root.glob("*.h5")):
         raise ValueError(
             f"--data.partial is for the folders of CLEVR, ClevrTex and CLEVRER, but {root} is a "
             "file or holds files. Leave it out."
@@ -94,6 +94,6 @@ def _open_partial(
     raise ValueError(f"--data.partial: {root} has nothing of the {split} split: {said}")
 
 
-def _labelled(reader: str, split: Split) -> Split:
-    """In CLEVR the scenes of the test split are secret: results are on validation."""
-    return "val" if reader == "clevr" and split == "test" else split
+def _labelled(reader: str, split: Split) -> str:
+    """The part of the dataset that has labels for a split."""
+    return READERS[reader].test_split if split == "test" else split

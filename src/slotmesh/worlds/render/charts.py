@@ -9,7 +9,7 @@ from slotmesh.worlds.render.shapes import BEVEL, RING, TUBE
 from slotmesh.worlds.render.vec import Vec
 
 
-class Chart(NamedTuple):
+class SurfaceChart(NamedTuple):
     """A place on a surface in two coordinates, and the directions in which they grow."""
 
     u: Tensor
@@ -18,7 +18,7 @@ class Chart(NamedTuple):
     along_v: Vec
 
 
-def chart(p: Vec, normal: Vec, shape: Tensor) -> Chart:
+def chart(p: Vec, normal: Vec, shape: Tensor) -> SurfaceChart:
     """Two coordinates for points of the shapes of size one, as long as on the surface.
 
     Args:
@@ -54,4 +54,4 @@ def chart(p: Vec, normal: Vec, shape: Tensor) -> Chart:
     for now, use in ((round_, is_round), (ball, shape == 1), (tube, shape == 3)):
         charts = [torch.where(use, a, b) for a, b in zip(now, charts, strict=True)]
     u, v, *rest = charts
-    return Chart(u, v, (rest[0], rest[1], rest[2]), (rest[3], rest[4], rest[5]))
+    return SurfaceChart(u, v, (rest[0], rest[1], rest[2]), (rest[3], rest[4], rest[5]))

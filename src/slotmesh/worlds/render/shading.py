@@ -36,7 +36,7 @@ class Rays(NamedTuple):
 
 
 @dataclass(frozen=True)
-class World:
+class PreparedScene:
     """A batch of scenes in float32, ready to be shaded."""
 
     lit: Lit
@@ -62,16 +62,16 @@ class Surface(NamedTuple):
     metal: Tensor
 
 
-def prepare(scene: Scene, camera: Camera, lens: Lens, look: Look) -> World:
+def prepare(scene: Scene, camera: Camera, lens: Lens, look: Look) -> PreparedScene:
     """Bring a batch of scenes into the form that `shade` needs."""
     eye, right, down, forward = (torch.stack(a, dim=-1).float() for a in camera)
     axes = (forward, right * lens.tan_x, down * lens.tan_y)
-    return World(
+    return PreparedScene(
         lit(scene, look), eye, axes, scene.colour.float(), scene.material, scene.ground, look
     )
 
 
-def shade(world: World, rays: Rays, fuse: Fuse) -> Tensor:
+def shade(world: PreparedScene, rays: Rays, fuse: Fuse) -> Tensor:
     """Linear light of rays: ``(n, 3)``."""
     blocks = blocks_of(rays.scene, len(world.eye))
     scene = blocks.scene
@@ -99,7 +99,7 @@ def _to_ground(height: Tensor, falling: Tensor) -> Tensor:
     return (height / (-falling).clamp(min=1e-3)).clamp(max=200.0)
 
 
-def _surface(world: World, scene: Tensor, point: Vec, own: Tensor, fuse: Fuse) -> Surface:
+def _surface(world: PreparedScene, scene: Tensor, point: Vec, own: Tensor, fuse: Fuse) -> Surface:
     """What lies at points of the objects (or of the ground, where own is -1)."""
     n = world.material.shape[1]
     ground = own < 0
@@ -186,7 +186,7 @@ def _matte(surface: Surface, light: Light, view: Vec, look: Look) -> list[Tensor
 
 
 def _mirror(
-    world: World,
+    world: PreparedScene,
     scene: Tensor,
     surface: Surface,
     view: Vec,

@@ -1,4 +1,4 @@
-"""The layout of slotmesh's own HDF5 files; :mod:`slotmesh.readers._hdf5_writer` writes them.
+"""The layout of slotmesh's own HDF5 files; :mod:`slotmesh.readers.hdf5_writer` writes them.
 
 Layout, version 2. All datasets but ``skipped/*`` have the same first length ``n``::
 

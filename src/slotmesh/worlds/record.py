@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Record:
+class TensorRecord:
     """Tensors, and dicts of tensors, that have a row a sample."""
 
     def to(self, device: torch.device | str) -> Self:

@@ -1,7 +1,7 @@
 """Writes slotmesh's own HDF5 files, and survives being killed.
 
 A file in the making is a folder ``FILE.h5.part`` of blocks ``00000000.h5``, ``00000001.h5``, ...,
-each a whole file (:mod:`slotmesh.readers._hdf5_layout`) that appears under its name only once it
+each a whole file (:mod:`slotmesh.readers.hdf5_layout`) that appears under its name only once it
 is on the disk: a kill can tear an HDF5 file, but not a folder of whole ones. Started again, the
 writer goes on after the last block. At the end the blocks' chunks are copied, still compressed,
 into one file, which then gets the final name; at that moment the disk holds the data twice.
@@ -21,7 +21,8 @@ import h5py
 import numpy as np
 
 import slotmesh
-from slotmesh.readers._hdf5_layout import (
+from slotmesh.files import parts, write_whole
+from slotmesh.readers.hdf5_layout import (
     FORMAT,
     FORMAT_VERSION,
     LIBVER,
@@ -62,7 +63,7 @@ class Written:
 Records = Callable[[int], Iterable[Sample | VectorSample | Skipped]]
 
 
-def write(
+def write_hdf5(
     path: Path | str,
     records: Records,
     *,
@@ -118,7 +119,7 @@ def write(
             raise WriteError(f"{path}: {blocks.position} records came, expected {n}.")
         with _explained(path, part):
             blocks.close()
-            whole = part / f"whole-{os.getpid()}.tmp"
+            whole = part / f".whole.h5.{os.getpid()}.part"
             rows = _join(blocks.paths, whole, blocks.skipped, identity)
             whole.replace(path)
             shutil.rmtree(part)
@@ -155,7 +156,7 @@ class _Blocks:
         self._pending: list[Columns] = []
         self._rows = 0
         self._new_skipped: list[Skipped] = []
-        for left in folder.glob("*.tmp"):
+        for left in parts(folder, "*.h5"):
             left.unlink()
         while self._take_up(folder / f"{len(self.paths):08d}.h5"):
             pass
@@ -224,16 +225,7 @@ class _Blocks:
                 dataset(file, name)[...] = values
             seal(file, self._new_skipped)
         path = self.folder / f"{len(self.paths):08d}.h5"
-        temporary = self.folder / f"block-{os.getpid()}.tmp"
-        try:
-            with temporary.open("wb") as out:
-                out.write(memory.getbuffer())
-                out.flush()
-                os.fsync(out.fileno())
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        temporary.replace(path)
+        write_whole(path, memory.getbuffer())
         self.paths.append(path)
         self.skipped += self._new_skipped
         self._pending, self._rows, self._new_skipped = [], 0, []

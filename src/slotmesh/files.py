@@ -1,0 +1,77 @@
+"""Write files so that nobody ever sees half of one, and name them."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, content: Any, *, old: Path | None = None, mode: int = 0o666) -> None:
+    """Write a file atomically: readers see the previous file or all of the new one.
+
+    The content goes to a temporary file in the same folder, reaches the disk, and is then renamed.
+    If that fails, the previous file stays. Only a kill leaves a temporary file behind; see
+    :func:`parts`.
+
+    Args:
+        path: The file, replaced if it exists.
+        content: Text, which is encoded as UTF-8, or bytes.
+        old: Where to keep the file that is replaced.
+        mode: Permissions of the file, before the umask.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    part = _part(path)
+    try:
+        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(number, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        if old is not None and path.is_file():
+            keep_also_as(path, old)
+        part.replace(path)
+    except BaseException:
+        # If the folder is gone, or is a file, there is no temporary file either.
+        if part.parent.is_dir():
+            part.unlink(missing_ok=True)
+        raise
+
+
+def keep_also_as(path: Path, other: Path) -> None:
+    """Give a file a second name, replacing what has that name now.
+
+    On a file system without hard links, the file is renamed instead.
+    """
+    part = _part(other)
+    try:
+        part.unlink(missing_ok=True)
+        os.link(path, part)
+    except OSError:
+        path.replace(other)
+        return
+    part.replace(other)
+    # Renaming one name of a file to another name of the same file does nothing.
+    part.unlink(missing_ok=True)
+
+
+def parts(folder: Path, name: str) -> list[Path]:
+    """Find the temporary files that a killed process left for ``name`` (which may hold ``*``)."""
+    return [*folder.glob(f".{name}.part"), *folder.glob(f".{name}.*.part")]
+
+
+def slug(name: str) -> str:
+    """A name for use in file names: lower-case letters, digits and hyphens.
+
+    Example:
+        >>> from slotmesh.files import slug
+        >>> slug("NVIDIA H200 (80 GB)")
+        'nvidia-h200-80-gb'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _part(path: Path) -> Path:
+    """A temporary name in the same folder, different in every process."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")

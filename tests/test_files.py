@@ -1,0 +1,61 @@
+"""Files that are whole or not there."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from slotmesh.files import keep_also_as, parts, write_whole
+
+
+def test_a_file_is_replaced_and_nothing_else_left(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    write_whole(path, "old")
+    write_whole(path, b"new", old=tmp_path / "before.html")
+    assert path.read_text() == "new"
+    assert (tmp_path / "before.html").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_failure_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    write_whole(path, "old")
+    with pytest.raises(TypeError):
+        write_whole(path, 7)
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_nobody_else_may_write_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    sync = os.fsync
+
+    def look(number: int) -> None:
+        seen.append(stat.S_IMODE(os.fstat(number).st_mode))
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", look)
+    before = os.umask(0)
+    try:
+        write_whole(tmp_path / "library", b"code", mode=0o700)
+    finally:
+        os.umask(before)
+    assert seen == [0o700]
+    assert stat.S_IMODE((tmp_path / "library").stat().st_mode) == 0o700
+
+
+def test_what_a_kill_leaves_is_found(tmp_path: Path) -> None:
+    (tmp_path / ".a.ckpt.12.part").touch()
+    (tmp_path / ".b.json.12.part").touch()
+    assert parts(tmp_path, "*.ckpt") == [tmp_path / ".a.ckpt.12.part"]
+
+
+def test_a_second_name(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a", "one")
+    write_whole(tmp_path / "b", "two")
+    keep_also_as(tmp_path / "a", tmp_path / "b")
+    keep_also_as(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == "one"
+    assert len(list(tmp_path.iterdir())) == 2
