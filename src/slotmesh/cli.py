@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from typing import Annotated, Any, Union
 
 import tyro
@@ -44,6 +45,9 @@ def main(args: Sequence[str] | None = None) -> None:
     if words == ["--version"]:
         Console().print(f"slotmesh {__version__}", highlight=False)
         return
+    # Packages that register transports, worlds and tasks of their own.
+    for plugin in entry_points(group="slotmesh.plugins"):
+        plugin.load()
     about = "Slot attention whose cross-attention is optimal transport."
     run_command(
         lambda: _all_settings(words), lambda s: _runner(type(s))(s), words, "slotmesh", about
