@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test soak check format docs clean
+.PHONY: help setup demo test coverage soak check format docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,7 +21,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## See MESH break a tie, learn live, and find objects
 	$(BIN)/slotmesh demo
 
-test: $(READY) ## Run the tests, with the coverage of ops and nn
+test: $(READY) ## Run the tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+coverage: $(READY) ## Run the tests and require the coverage of ops and nn
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov --cov-report=term
 
 soak: $(READY) ## Run the tests as other machines would, and long campaigns (two hours; ONLY="plain avx2-1" SEED=7)
@@ -32,7 +35,7 @@ check: $(READY) ## Lint and type-check
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-format: $(READY) ## Format and mend what can be mended
+format: $(READY) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
