@@ -12,7 +12,7 @@ from paper.trained.record import Measured
 from slotmesh.files import write_whole
 from slotmesh.report.figures import COLOURS, panels, svg_bytes
 from slotmesh.training.report.collect import Found
-from slotmesh.training.report.samples import Shower
+from slotmesh.training.report.samples import SamplePainter
 from slotmesh.training.runs import Run
 
 CURVES = "curves.svg"
@@ -24,8 +24,8 @@ SAMPLES = 5
 def write_samples(run: Run, evaluation: dict[str, Any], device: str, path: Path) -> None:
     """The first test samples as they were judged, below one another."""
     found = Found(run.folder, run, whole=True, row=None, evaluation=evaluation)
-    shower = Shower(found, device)
-    drawn = [shower.draw(i, trace=False) for i in range(min(SAMPLES, shower.n))]
+    painter = SamplePainter(found, device)
+    drawn = [painter.draw(i, trace=False) for i in range(min(SAMPLES, painter.n))]
     sheet = Image.new("RGB", (drawn[0].width, sum(one.height for one in drawn)), "white")
     top = 0
     for one in drawn:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from slotmesh.training.evaluate import Evaluate, evaluate_run, run_evaluate
 from slotmesh.training.report.collect import Found
-from slotmesh.training.report.samples import Shower
+from slotmesh.training.report.samples import SamplePainter
 from slotmesh.training.runs import open_run
 from slotmesh.training.tasks.discovery import Discovery
 
@@ -222,8 +222,8 @@ def test_an_incomplete_copy(runs: dict[str, Path], tmp_path: Path) -> None:
     found, rows = evaluate(run, tmp_path, root=root, partial=True)
     assert (found["n"], found["split"], found["partial"]) == (3, "train", True)
     assert column(rows, "objects").tolist() == [2.0, 2.0, 2.0]
-    shower = Shower(Found(run, open_run(run), True, None, evaluation=found), "cpu")
-    assert shower.draw(2, trace=False).size[0] > 0
+    painter = SamplePainter(Found(run, open_run(run), True, None, evaluation=found), "cpu")
+    assert painter.draw(2, trace=False).size[0] > 0
     # Validation images, which results are on, come first.
     clevr(root, "val", 1)
     found, rows = evaluate(run, tmp_path, root=root, partial=True)

@@ -23,7 +23,7 @@ from slotmesh.cli import _all_settings, main
 from slotmesh.report.run_page import Mark, chart, thin
 from slotmesh.training.report import Report, compare, run_report
 from slotmesh.training.report.collect import collect, read_csv
-from slotmesh.training.report.samples import Shower, best_and_worst
+from slotmesh.training.report.samples import SamplePainter, best_and_worst
 from slotmesh.training.settings import plain
 from slotmesh.training.tasks import TASKS, experiment, preset
 
@@ -229,15 +229,15 @@ def test_samples_are_shown_with_the_noise_they_were_judged_with(
 ) -> None:
     _, _, room = everything
     found = collect(room / name, "cpu", Console(file=io.StringIO()))
-    shower = Shower(found, "cpu")
+    painter = SamplePainter(found, "cpu")
     with (room / name / "evaluation.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     made = found.run.experiment
     metrics = made.metrics()
     for i in (0, 3, 5):
         with torch.inference_mode():
-            noise = shower.noise(i)
-            judged = made.judge(shower.model, shower.source.sample([i]), noise, metrics)
+            noise = painter.noise(i)
+            judged = made.judge(painter.model, painter.source.sample([i]), noise, metrics)
         for column, values in judged.items():
             expected = float(rows[i][column])
             assert values.item() == pytest.approx(expected, rel=1e-4, abs=1e-6, nan_ok=True)

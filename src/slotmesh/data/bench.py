@@ -1,4 +1,4 @@
-"""``slotmesh data bench``: how many images a second a world makes on this machine."""
+"""``slotmesh data bench``: how many images per second a world renders on this machine."""
 
 import json
 import platform
@@ -26,7 +26,7 @@ from slotmesh.worlds import RandomObjects, Sample, VectorSample, World
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure how many images a second a world makes, and write the number to a file."""
+    """Measure how many images per second a world renders, and write the number to a file."""
 
     world: tyro.conf.Positional[WorldName]
     """Which world."""

@@ -22,7 +22,7 @@ _MOST_SHOWN = 20
 
 @dataclass(frozen=True)
 class Convert:
-    """Write a real dataset to one HDF5 file; killed and started again, it goes on."""
+    """Write a real dataset to one HDF5 file; run it again to resume after a kill."""
 
     dataset: tyro.conf.Positional[DatasetName]
     """Which dataset; hdf5 is one of the MESH authors' files, or one of ours."""

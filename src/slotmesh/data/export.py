@@ -21,7 +21,7 @@ from slotmesh.worlds import Sample, VectorSample
 
 @dataclass(frozen=True)
 class Export:
-    """Write samples of a world to an HDF5 file; killed and started again, it goes on."""
+    """Write samples of a world to an HDF5 file; run it again to resume after a kill."""
 
     world: tyro.conf.Positional[WorldName]
     """Which world."""

@@ -23,7 +23,7 @@ PAPER = {"SA": "0.44", "SA-MESH": "0.24"}
 
 @dataclass(frozen=True)
 class Trained:
-    """One of the two models, and how it came to be."""
+    """One of the two models, and how it was trained."""
 
     run: Run
     error: float

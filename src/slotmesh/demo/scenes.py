@@ -1,4 +1,4 @@
-"""SA and SA-MESH that were trained before, on scenes that nobody has seen."""
+"""SA and SA-MESH with shipped weights, on scenes that neither was trained on."""
 
 import time
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from slotmesh.training.export import weights_name
 from slotmesh.training.published import published_rows
 from slotmesh.training.reading import Columns, read_csv
 from slotmesh.training.report.collect import Found
-from slotmesh.training.report.samples import Shower
+from slotmesh.training.report.samples import SamplePainter
 from slotmesh.training.runs import Run, open_run
 from slotmesh.training.tasks import experiment
 
@@ -154,16 +154,16 @@ def scene_table(tried: list[Weights]) -> Table:
 @torch.inference_mode()
 def draw_scenes(tried: list[Weights]) -> Image:
     """The first scenes, as both models were measured on them."""
-    showers = {one.variant: Shower(one.found, "cpu") for one in tried}
+    painters = {one.variant: SamplePainter(one.found, "cpu") for one in tried}
     notes = {one.variant: _notes(one) for one in tried}
     scenes: list[SegmentedScene] = []
     for i in range(SHOWN):
-        sample = showers[tried[0].variant].source.sample([i])
+        sample = painters[tried[0].variant].source.sample([i])
         masks = {
-            name: shower.model(sample.image, generator=shower.noise(i)).masks[0]
-            for name, shower in showers.items()
+            name: painter.model(sample.image, generator=painter.noise(i)).masks[0]
+            for name, painter in painters.items()
         }
-        said = {name: notes[name][i] for name in showers}
+        said = {name: notes[name][i] for name in painters}
         scenes.append(SegmentedScene(sample.image[0], sample.mask[0], masks, said))
     return side_by_side(scenes)
 

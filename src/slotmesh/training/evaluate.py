@@ -1,4 +1,4 @@
-"""``slotmesh evaluate``: the metrics of a trained model on test samples it has never seen."""
+"""``slotmesh evaluate``: metrics of a trained model on test samples."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ from slotmesh.training.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.training.stream import EvalBatches
 from slotmesh.training.tasks import experiment
 
-# Test samples whose mean is the prediction of a model that looks at nothing else.
+# Test samples whose mean the blind baseline predicts.
 _BLIND = 256
 
 
@@ -38,7 +38,7 @@ class Evaluate:
     n: int | None = None
     """Test samples; those of the run's settings by default."""
     batch_size: int | None = None
-    """Samples at a time; that of training by default. Noise is drawn a batch."""
+    """Samples at a time; that of training by default. Noise is drawn per batch."""
     root: Path | None = None
     """A real dataset, instead of what the run was trained on."""
     partial: bool = False
@@ -166,7 +166,7 @@ def evaluate_run(
 
 
 def strict(value: Any) -> Any:
-    """With null for what is undefined: JSON has no NaN."""
+    """Replace what is not finite by None: JSON has no NaN."""
     if isinstance(value, dict):
         return {k: strict(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -205,7 +205,7 @@ def _table(run: Run, found: dict[str, Any]) -> Table:
         if found["undefined"].get(name):
             notes.append(f"undefined for {found['undefined'][name]}")
         table.add_row(name, f"{value:.4g}", f"{blind[name]:.4g}", "; ".join(notes))
-    table.caption = "blind: a model that looks at nothing"
+    table.caption = "blind: a model that ignores its input"
     table.caption_justify = "left"
     return table
 

@@ -21,7 +21,7 @@ TABLES = {
     "Table 4": "ClevrTex; mean and deviation of 5 seeds.",
     "Table 5": "CLEVRER, two frames; mean and deviation of 5 seeds.",
     "Section 5.4": "A smaller MESH learning rate, which the paper does not give; mean of 5 seeds.",
-    "Appendix, ablations": "Mean and deviation; the number of seeds is not said.",
+    "Appendix, ablations": "Mean and deviation; the number of seeds is not given.",
     "Appendix, objective": "A learned objective in place of the entropy; shown, not measured.",
 }
 """What each table is, by the name that a row has for it."""

@@ -1,4 +1,4 @@
-"""Settings that all experiments share. Docstrings are the help text of the command line."""
+"""Settings that all tasks share. Docstrings are the help text of the command line."""
 
 import dataclasses
 import math
@@ -21,15 +21,15 @@ class Data:
     """What is trained and evaluated on."""
 
     batch_size: int = 64
-    """Samples in a step, over all processes together."""
+    """Samples per step, over all processes together."""
     train_size: int | None = None
-    """Different training samples; none is as many as steps need."""
+    """Number of different training samples; none for as many as the steps need."""
     val_size: int = 320
     """Validation samples."""
     test_size: int = 1000
     """Test samples, for `slotmesh evaluate`."""
     seed: int = 0
-    """Another seed, another dataset."""
+    """Seed of the dataset."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -57,7 +57,7 @@ class ImageData(Data):
     size: int = 64
     """Width and height of the images."""
     workers: int = 2
-    """Processes that read a real dataset; the world needs none."""
+    """Worker processes that read a real dataset; worlds need none."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -75,15 +75,15 @@ class Optim:
     lr: float = 4e-4
     """Adam's learning rate."""
     warmup: int = 0
-    """Steps over which it rises from 0."""
+    """Steps of linear warm-up from 0."""
     half_life: int | None = None
     """Half-life of the learning rate, in steps."""
     drop_at: float | None = None
-    """Part of the run after which it falls to a tenth."""
+    """Fraction of the run after which it falls to a tenth."""
     cosine: bool = False
-    """Whether it falls to 0 along half a cosine."""
+    """Whether it is annealed to 0 along half a cosine."""
     clip: float | None = None
-    """Largest norm of the gradient."""
+    """Largest gradient norm; larger gradients are clipped."""
     ema: float | None = None
     """Decay of a moving average of the weights, such as 0.999, which is then what is validated,
     evaluated and exported. It starts lower: at step t it is (1 + t) / (10 + t) at most."""
@@ -110,7 +110,7 @@ class Optim:
             value = getattr(self, flag)
             if value is not None and not 0 < value < 1:
                 flag = flag.replace("_", "-")
-                raise ValueError(f"--optim.{flag} is {value}, expected a part between 0 and 1.")
+                raise ValueError(f"--optim.{flag} is {value}, expected a number between 0 and 1.")
 
 
 @dataclass(frozen=True)
@@ -156,17 +156,18 @@ class Settings:
     preset: Literal["quick", "paper"] = "quick"
     """Where the other settings start: minutes on 2 CPU cores, or the paper's."""
     seed: int = 0
-    """Of the first weights, the order of the data and all noise."""
+    """Seed of the initial weights, the order of the data and all noise."""
     out: Path | None = None
-    """Folder of the run; runs/TASK/VARIANT-PRESET-SEED by default. A run that stopped goes on."""
+    """Folder of the run; runs/TASK/VARIANT-PRESET-SEED by default. A run that stopped
+    is resumed."""
     overwrite: bool = False
-    """Start anew although the folder holds a run."""
+    """Start over even if the folder holds a run."""
     steps: int = 1000
     """Training steps."""
     val_every: int = 250
     """Steps between two validations, each with sample pictures."""
     save_every: int = 250
-    """Steps between two checkpoints: what a kill can cost."""
+    """Steps between two checkpoints: the most that a kill can cost."""
     log_every: int = 50
     """Steps between two lines of the log."""
     data: Any = None

@@ -61,7 +61,7 @@ class SinkhornSettings(TransportSettings):
     marginals: MarginalKind = "learned"
     """How much mass each slot and input has."""
     mass: float | None = None
-    """Total mass; one unit a slot by default."""
+    """Total mass; one unit per slot by default."""
 
     def build(self) -> SlotTransport:
         """The transport with these settings."""
@@ -85,7 +85,7 @@ class EMDSettings(SinkhornSettings):
 
 @dataclass(frozen=True)
 class MeshSettings(SinkhornSettings):
-    """SA-MESH: costs changed until their Sinkhorn plan has low entropy."""
+    """SA-MESH: costs adjusted until their Sinkhorn plan has low entropy."""
 
     lr: float = 5.0
     """The paper's lambda: length of a MESH step over the whole matrix."""
@@ -94,9 +94,10 @@ class MeshSettings(SinkhornSettings):
     noise: float = 1e-3
     """Standard deviation of the noise that breaks ties."""
     potentials: PotentialsMode = "detach"
-    """What a MESH step hands on to the next: detach, reuse (with its graph) or fresh."""
+    """Potentials that a MESH step starts from: those of the last step without their graph (detach),
+    with it (reuse), or zeros (fresh)."""
     objective: Literal["entropy", "learned"] = "entropy"
-    """What MESH makes small; a learned one is differentiated through all steps."""
+    """What MESH minimises; a learned objective is differentiated through all steps."""
     grad: Literal["straight_through", "implicit"] = "straight_through"
     """Gradient of the last plan, for the entropy: through its iterations, or as if converged."""
 

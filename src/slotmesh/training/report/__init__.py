@@ -27,11 +27,11 @@ class Report:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs, or checkpoints. A run that was not evaluated is evaluated first."""
     out: Path = Path("report.html")
-    """The page; it is replaced if it is there."""
+    """The page to write; an existing one is replaced."""
     n_samples: int = 4
-    """Test samples that are shown of every run."""
+    """Test samples to show per run."""
     n_cases: int = 2
-    """Best and worst test samples that are shown of each run."""
+    """Best and worst test samples to show per run."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -43,7 +43,7 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
         ValueError: If there is no run, or a path is not one.
     """
     if not settings.runs:
-        raise ValueError("No run came, expected at least one folder: slotmesh report RUN.")
+        raise ValueError("Got no run, expected at least one folder: slotmesh report RUN.")
     at_least("n_samples", settings.n_samples, 0)
     at_least("n_cases", settings.n_cases, 0)
     console = Console() if console is None else console
@@ -72,7 +72,7 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
 def _collect(
     paths: tuple[Path, ...], device: str, console: Console
 ) -> tuple[list[Found], list[Path]]:
-    """The runs, and the paths that are none: one must not cost the page about the others."""
+    """The runs, and the paths that are not: a bad one must not cost the page about the others."""
     found: list[Found] = []
     problems: dict[Path, ValueError] = {}
     for path in paths:
@@ -89,7 +89,7 @@ def _collect(
 
 
 def _check_writable(page: Path) -> None:
-    """An unwritable place should be known before the evaluation, not after it."""
+    """Fail before the evaluation, not after it, if the page cannot be written."""
     if page.is_dir():
         raise ValueError(f"--out is {page}, which is a folder; expected a file.")
     try:

@@ -1,4 +1,4 @@
-"""All that the folder of a run has to say; what is missing is said, not an error."""
+"""Everything that the folder of a run holds; what is missing is noted, not an error."""
 
 import tempfile
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class Found:
 
 
 def collect(path: Path, device: str, console: Console) -> Found:
-    """Read a run, and evaluate it if that was not done; what is odd about it is said.
+    """Read a run, and evaluate it if that was not done; print what is odd about it.
 
     Raises:
         ValueError: If the path is not a run.
@@ -85,14 +85,14 @@ def collect(path: Path, device: str, console: Console) -> Found:
         found.problems.append("metrics.csv has no rows yet: there are no curves.")
     elif found.last_step < found.settings.steps:
         found.problems.append(
-            f"Training is at step {found.last_step} of {found.settings.steps}: it still goes on, "
-            "or was stopped."
+            f"Training is at step {found.last_step} of {found.settings.steps}: it is still "
+            "running, or was stopped."
         )
     return found
 
 
 def _open(path: Path) -> Found:
-    """A run, or what there is of one that cannot be run."""
+    """A run, or what is there of one that cannot be loaded."""
     try:
         run = open_run(path)
         return Found(path, run, True, row_of(run.settings))
@@ -106,7 +106,7 @@ def _open(path: Path) -> Found:
 
 
 def _curves(path: Path) -> Columns:
-    """What was logged, in the rows that say at which step."""
+    """What was logged, from the rows that have a step."""
     columns = read_csv(path)
     steps = columns.get("step", [])
     if columns and not steps:

@@ -61,7 +61,7 @@ def in_order(metrics: set[str]) -> list[str]:
 
 
 def result_rows(found: list[Found], marks: list[Mark], metrics: list[str]) -> list[ResultRow]:
-    """One row a run; then one for several seeds of the same."""
+    """One row per run; then one for several seeds of the same settings."""
     best = _best(found, metrics)
     rows: list[ResultRow] = []
     for one, mark in zip(found, marks, strict=True):
@@ -93,12 +93,12 @@ def result_rows(found: list[Found], marks: list[Mark], metrics: list[str]) -> li
     if blind:
         cells = [Cell("—" if m not in blind else shown(m, blind[m])) for m in metrics]
         mark = Mark("blind", "#9aa3af", "")
-        rows.append(ResultRow(mark, "a model that looks at nothing", False, cells, together=True))
+        rows.append(ResultRow(mark, "a model that ignores its input", False, cells, together=True))
     return rows
 
 
 def blind_values(found: list[Found]) -> dict[str, float]:
-    """Metrics of a model that looks at nothing, where the runs were evaluated on one set."""
+    """Metrics of the blind baseline, if all runs were evaluated on the same samples."""
     made = [(one.evaluation or {}).get("blind", {}).get("metrics") for one in found]
     made = [values for values in made if values]
     return made[0] if made and all(values == made[0] for values in made) else {}
@@ -132,11 +132,11 @@ def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
 
 
 def warnings(found: list[Found]) -> list[str]:
-    """Why the numbers cannot be held against the paper's."""
+    """Why the numbers cannot be compared with the paper's."""
     said: list[str] = []
     if any(one.settings.preset == "quick" for one in found):
         said.append(
-            "Runs marked quick are small and short, to see that everything works. They are not "
+            "Runs marked quick are small and short, to check that everything works. They are not "
             "comparable with the paper."
         )
     images = [one for one in found if hasattr(one.settings.data, "root")]
@@ -149,7 +149,7 @@ def warnings(found: list[Found]) -> list[str]:
 
 
 def notes(found: list[Found], marks: list[Mark]) -> list[str]:
-    """What else one should know about each run."""
+    """Other notes on each run."""
     said: list[str] = []
     for one, mark in zip(found, marks, strict=True):
         here = [*one.problems]

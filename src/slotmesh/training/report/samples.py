@@ -1,4 +1,4 @@
-"""Pictures of what a run makes of its test samples, as it was judged on them."""
+"""Pictures of what a run does with its test samples, exactly as it was evaluated on them."""
 
 import math
 from dataclasses import replace
@@ -12,7 +12,7 @@ from slotmesh.report.pictures import attention_sheet, discovery_sheet
 from slotmesh.training.report.collect import Found
 
 
-class Shower:
+class SamplePainter:
     """Draws test samples of a run.
 
     Args:
@@ -38,7 +38,7 @@ class Shower:
         where = (known.get("environment") or {}).get("device")
         self.judged_on: str | None = None if where is None else where.partition(":")[0]
         """Kind of device that it was evaluated on, if that is known: each has its own noise."""
-        # As it was evaluated: noise is drawn a batch.
+        # As it was evaluated: noise is drawn per batch.
         self.n: int = known.get("n", n)
         self.batch_size: int = known.get("batch_size", made.settings.data.batch_size)
 

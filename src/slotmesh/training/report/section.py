@@ -18,7 +18,7 @@ from slotmesh.report.run_page import (
 )
 from slotmesh.training.report import compare
 from slotmesh.training.report.collect import Found
-from slotmesh.training.report.samples import Shower, best_and_worst
+from slotmesh.training.report.samples import SamplePainter, best_and_worst
 from slotmesh.training.settings import flag
 from slotmesh.training.variants import VARIANTS
 
@@ -114,28 +114,30 @@ def _pictures(
         if not one.whole:
             continue
         try:
-            shower = Shower(one, device)
+            painter = SamplePainter(one, device)
         except (ValueError, OSError) as error:
             one.problems.append(f"There are no pictures: {error}")
             continue
-        if shower.judged_on not in (None, shower.device.type):
+        if painter.judged_on not in (None, painter.device.type):
             one.problems.append(
-                f"It was evaluated on {shower.judged_on} and is drawn on {shower.device.type}, "
+                f"It was evaluated on {painter.judged_on} and is drawn on {painter.device.type}, "
                 "with other noise: pictures can differ from what was measured."
             )
-        for i, gallery in enumerate(samples[: shower.n]):
-            gallery.pictures.append(_picture(shower, one, mark, i, trace=True))
+        for i, gallery in enumerate(samples[: painter.n]):
+            gallery.pictures.append(_picture(painter, one, mark, i, trace=True))
         name, best, worst = best_and_worst(one, n_cases)
         words = compare.NAMES.get(name, name)
         for which, indices in (("best", best), ("worst", worst)):
             if indices:
-                shown = [_picture(shower, one, mark, i, trace=False) for i in indices]
+                shown = [_picture(painter, one, mark, i, trace=False) for i in indices]
                 cases.append(Gallery(f"{mark.label}: {which} {words}", shown, mark))
     return [gallery for gallery in samples if gallery.pictures], cases
 
 
-def _picture(shower: Shower, found: Found, mark: Mark, index: int, *, trace: bool) -> Picture:
-    drawn = shower.draw(index, trace=trace)
+def _picture(
+    painter: SamplePainter, found: Found, mark: Mark, index: int, *, trace: bool
+) -> Picture:
+    drawn = painter.draw(index, trace=trace)
     known = {name: values[index] for name, values in found.by_sample.items() if index < len(values)}
     known.pop("sample", None)
     # The loss last: it is the metric that is spoken of.

@@ -1,6 +1,6 @@
-"""Models that look at nothing: what every trained one has to beat.
+"""Blind baselines: models that ignore their input, which every trained model has to beat.
 
-They are judged by the same code on the same samples. FG-ARI most of all needs them: a fixed grid
+They are evaluated by the same code on the same samples. FG-ARI needs them most: a fixed grid
 of regions scores far above 0.
 """
 

@@ -1,4 +1,4 @@
-"""What all experiments have in common. Nothing here knows how training is run."""
+"""The base class of tasks. Nothing here knows how training is run."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -81,40 +81,40 @@ class Experiment(ABC):
 
     @abstractmethod
     def build(self) -> nn.Module:
-        """The model, with fresh weights."""
+        """The model, with new weights."""
 
     @abstractmethod
     def source(self, split: Split, device: torch.device) -> tuple[Source, int | None]:
-        """Where the samples of a split come from, and how many there are; None is no end."""
+        """The source of a split's samples, and how many there are; None if endless."""
 
     @abstractmethod
     def losses(self, model: nn.Module, sample: Any, noise: torch.Generator) -> dict[str, Tensor]:
-        """The scalar ``loss`` of a batch, and what else is worth a curve."""
+        """The scalar ``loss`` of a batch, and whatever else should be logged."""
 
     def reads(self, split: Split) -> frozenset[str] | None:
-        """Fields of a sample that ``losses`` reads in training, ``judge`` otherwise; None: all."""
+        """Fields of a sample that ``losses`` (train) or ``judge`` (else) reads; None for all."""
         return None
 
     @abstractmethod
     def metrics(self) -> "dict[str, Metric]":
-        """Fresh metrics over a dataset, by the names that reports use."""
+        """New metrics over a dataset, by the names that reports use."""
 
     @abstractmethod
     def judge(
         self, model: nn.Module, sample: Any, noise: torch.Generator, metrics: "dict[str, Metric]"
     ) -> dict[str, Tensor]:
-        """Update the metrics with a batch; numbers of each sample ``(batch)``, ``loss`` first."""
+        """Update the metrics with a batch; return values per sample ``(batch)``, ``loss`` first."""
 
     @abstractmethod
     def blind(self, sample: Any) -> nn.Module:
-        """A model that looks at nothing, the best constant of a few training samples."""
+        """A model that ignores its input: the best constant for a few training samples."""
 
     @abstractmethod
     def picture(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Image":
-        """What the model makes of a few samples, to look at."""
+        """A picture of what the model does with a few samples."""
 
     def fresh_model(self) -> nn.Module:
-        """The model with the first weights of the run's seed, whatever was drawn before."""
+        """The model with the initial weights of the run's seed, whatever was drawn before."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mix(self.settings.seed, "weights", 0))
             return self.build()
@@ -129,13 +129,13 @@ class Experiment(ABC):
         rank: int = 0,
         n_ranks: int = 1,
     ) -> SharedGenerator:
-        """All randomness of one step: a pure function of the seed, the purpose and the step."""
+        """A generator for all randomness of one step: a pure function of (seed, purpose, step)."""
         seed = mix(self.settings.seed, purpose, step)
         return SharedGenerator(device, seed=seed, rank=rank, n_ranks=n_ranks, total=total)
 
 
 def mix(seed: int, purpose: str, step: int) -> int:
-    """One seed from several numbers, so that no two purposes share their randomness."""
+    """Hash several numbers into one seed, so that no two purposes share their randomness."""
     text = f"{seed}/{purpose}/{step}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
 

@@ -14,7 +14,7 @@ _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 def world_seed(seed: int, split: Split) -> int:
-    """Splits of a world are worlds of their own, so that they never share a sample."""
+    """The seed of a split: each split is a world of its own, so that they share no sample."""
     return len(_SPLITS) * seed + _SPLITS.index(split)
 
 
@@ -72,7 +72,7 @@ def _open(data: ImageData, root: Path, split: Split, reader: str, options: dict[
 def _open_partial(
     data: ImageData, root: Path, split: Split, reader: str, options: dict[str, Any]
 ) -> Any:
-    """What a copy has of a split; for a test, of the next one where it has nothing of that."""
+    """What an incomplete copy has of a split; for ``test``, of the next split that it has."""
     if root.is_file() or "partial" not in reader_options(reader) or any(root.glob("*.h5")):
         raise ValueError(
             f"--data.partial is for the folders of CLEVR, ClevrTex and CLEVRER, but {root} is a "
