@@ -408,7 +408,7 @@ def test_a_path_that_is_no_run(tmp_path: Path, name: str) -> None:
 
 def test_wrong_settings_name_their_flag(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", tiny("random-objects", "SA"))
-    with pytest.raises(ValueError, match="No run came"):
+    with pytest.raises(ValueError, match="Got no run"):
         make([], tmp_path / "page.html")
     with pytest.raises(ValueError, match="--n-samples is -1"):
         make([run], tmp_path / "page.html", n_samples=-1)
