@@ -1,5 +1,7 @@
 """The command line, as a person meets it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,12 @@ def run(*args: str) -> int:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out.strip() == f"slotmesh {__version__}"
+
+
+def test_the_module_is_the_command() -> None:
+    words = [sys.executable, "-m", "slotmesh", "--version"]
+    found = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == f"slotmesh {__version__}"
 
 
 def test_help_names_every_command_and_setting(capsys: pytest.CaptureFixture[str]) -> None:
