@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import matplotlib as mpl
-import numpy as np
 from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,6 +13,7 @@ from slotmesh.report.drawing import (
     PICTURE,
     SOFT,
     Pixels,
+    heat,
     length,
     masked,
     pixels,
@@ -137,10 +136,9 @@ def vectors(targets: Tensor, copied: Tensor, most: float) -> Image.Image:
     """
     k, d = targets.shape[1:]
     side = max(2, min(10, 288 // d))
-    colours = mpl.colormaps["RdBu"]
     n = min(len(targets), MOST_SAMPLES)
     across = min(n, 3)
-    label = round(length("target")) + 2 * _GAP
+    label = length("target") + 2 * _GAP
     caption = _CAPTION if n > 1 else 0
     cell = (label + d * side + 3 * _GAP, caption + 2 * k * side + 3 * _GAP)
     size = (across * cell[0] + 2 * MARGIN, -(-n // across) * cell[1] + 2 * MARGIN)
@@ -153,10 +151,8 @@ def vectors(targets: Tensor, copied: Tensor, most: float) -> Image.Image:
             write(pen, (x + label, y), f"set {i + 1}", bold=True)
             y += _CAPTION
         for name, rows in (("target", targets[i]), ("copy", copied[i])):
-            values = rows.detach().float().cpu().numpy() / (2 * most) + 0.5
-            shown = (colours(values.clip(0, 1))[..., :3] * 255).round().astype(np.uint8)
             write(pen, (x, y + (k * side - LETTERS) // 2 - 1), name, SOFT)
-            sheet.paste(zoomed(shown, side), (x + label, y))
+            sheet.paste(zoomed(heat(rows, most), side), (x + label, y))
             y += k * side + _GAP
     return sheet
 
@@ -190,7 +186,7 @@ def _draw(blocks: list[_Block]) -> Image.Image:
     _, pictures = blocks[0].lines[0]
     height, width = pictures[0].shape[:2]
     n_left, m = min(2, len(blocks[0].left)), len(pictures)
-    label = round(max(length(words) for words, _ in blocks[0].lines)) + 3 * _GAP
+    label = max(length(words) for words, _ in blocks[0].lines) + 3 * _GAP
     fixed = 2 * MARGIN + label + (n_left + m) * _GAP
     zoom = min((_WIDTH - fixed) // ((n_left + m) * width), PICTURE // width)
     zoom = max(1, zoom)

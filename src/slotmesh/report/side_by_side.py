@@ -81,7 +81,7 @@ def side_by_side(scenes: Sequence[SegmentedScene]) -> Image.Image:
     lines = max(2, len(scenes[0].masks))
     tall = lines * (_CAPTION + down) + 2 * _GAP
     words = [f"{name}  {scene.notes[name]}" for scene in scenes for name in scene.masks]
-    inner = max((m + 2) * across, across + round(max(map(length, words))))
+    inner = max((m + 2) * across, across + max(map(length, words)))
     sheet = Image.new("RGB", (2 * MARGIN + inner, len(scenes) * tall - _GAP), "white")
     pen = ImageDraw.Draw(sheet)
     for i, scene in enumerate(scenes):
