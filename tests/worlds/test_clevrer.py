@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from slotmesh.worlds._clevrer_camera import in_view
+from slotmesh.worlds._clevrer_scene import in_view
 from slotmesh.worlds._clevrer_start import MAX_BODIES, draw_start
 from slotmesh.worlds.clevrer import FRAMES_L, FRAMES_S, Clevrer
 from slotmesh.worlds.sample import Sample

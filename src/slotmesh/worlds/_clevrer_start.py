@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.worlds import _random
-from slotmesh.worlds._clevrer_camera import in_view
+from slotmesh.worlds._clevrer_scene import in_view
 from slotmesh.worlds._dynamics import SHAPES, Bodies, dot
 from slotmesh.worlds._exact import sqrt
 

@@ -1,6 +1,7 @@
 """What CLEVR and ClevrTex have in common: objects on a table, placed by the same rules."""
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -165,17 +166,12 @@ class Tabletop(World):
 
 def _stand(scene: Scene, layout: Layout) -> Scene:
     """Put the objects of a scene on the table."""
-    position = torch.cat([layout.xy, scene.size[..., None]], dim=-1)
-    camera = torch.tensor(CLEVR_CAMERA, dtype=torch.float64, device=position.device)
-    now = {name: getattr(scene, name) for name in ("size", "shape", "material", "colour")}
-    return Scene(
-        position=position,
+    camera = torch.tensor(CLEVR_CAMERA, dtype=torch.float64, device=layout.camera.device)
+    return replace(
+        scene,
+        position=torch.cat([layout.xy, scene.size[..., None]], dim=-1),
         rotation=yaw_matrix(*cos_sin(layout.turn)),
-        present=scene.present,
         camera=camera + layout.camera,
-        lamps=scene.lamps,
-        ground=scene.ground,
-        **now,
     )
 
 

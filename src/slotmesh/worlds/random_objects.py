@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slotmesh.worlds._endless import Endless
 from slotmesh.worlds._normal import normal
 from slotmesh.worlds.record import TensorRecord
+from slotmesh.worlds.world import Endless
 
 
 @dataclass(frozen=True)

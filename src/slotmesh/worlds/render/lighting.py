@@ -8,6 +8,7 @@ from torch import Tensor
 
 from slotmesh.worlds.render.fuse import Fuse, plain
 from slotmesh.worlds.render.look import LAMPS, Look
+from slotmesh.worlds.render.rays import groups
 from slotmesh.worlds.render.scene import SHAPES, Scene
 from slotmesh.worlds.render.shadows import REACH, lamp_share, openness
 from slotmesh.worlds.render.vec import Vec, dot, rotate_back, scale, sub, vec
@@ -176,10 +177,9 @@ def _lamp_shares(
     part = _by_shape(world, scene, point, own, k, block, lamp, fuse)
     share = torch.ones(len(scene) * n_lamps, *own.shape[1:], device=own.device)
     row = block * n_lamps + lamp
-    ends = torch.bincount(k, minlength=n).cumsum(0).tolist()
-    for first, last in zip([0, *ends[:-1]], ends, strict=True):
-        here = row[first:last]
-        share[here] = share[here] * part[first:last]
+    for _, rows in groups(k, n):
+        here = row[rows]
+        share[here] = share[here] * part[rows]
     return share.view(len(scene), n_lamps, -1)
 
 
@@ -262,10 +262,9 @@ def _openness(
         world.ball[scene[block], k][:, None],
     )
     result = torch.ones_like(point[0])
-    ends = torch.bincount(k, minlength=n).cumsum(0).tolist()
-    for first, last in zip([0, *ends[:-1]], ends, strict=True):
-        here = block[first:last]
-        result[here] = result[here] * part[first:last]
+    for _, rows in groups(k, n):
+        here = block[rows]
+        result[here] = result[here] * part[rows]
     return result
 
 

@@ -1,5 +1,6 @@
 """Lists of rays in blocks of one scene each, so that what belongs to a scene is read per block."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -32,3 +33,11 @@ def blocks_of(scene: Tensor, n_scenes: int) -> Blocks:
     source = start[owner][:, None] + torch.minimum(rank, (count[owner] - 1)[:, None])
     rank = torch.arange(len(scene), device=scene.device) - start[scene]
     return Blocks(source, owner, first[scene] * BLOCK + rank)
+
+
+def groups(k: Tensor, n: int) -> Iterator[tuple[int, slice]]:
+    """The rows of each of ``n`` objects in a list sorted by object, int64 ``(p)``."""
+    first = 0
+    for i, count in enumerate(torch.bincount(k, minlength=n).tolist()):
+        yield i, slice(first, first + count)
+        first += count

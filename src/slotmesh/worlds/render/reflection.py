@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.worlds.render.lighting import Lit
+from slotmesh.worlds.render.rays import groups
 from slotmesh.worlds.render.shapes import HITS
 from slotmesh.worlds.render.vec import Vec, dot, rotate_back, sub, vec
 
@@ -54,9 +55,8 @@ def nearest(
             o = rotate_back(rotation, sub(start, vec(world.position[here, whose])))
             d = rotate_back(rotation, way)
             t[chosen] = hit(torch.stack(o) * inverse, torch.stack(d) * inverse)
-    ends = torch.bincount(k, minlength=n).cumsum(0).tolist()
-    for i, (first, last) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        here, now = ray[first:last], t[first:last]
+    for i, rows in groups(k, n):
+        here, now = ray[rows], t[rows]
         nearer = now < best[here]
         which[here] = torch.where(nearer, i, which[here])
         best[here] = torch.where(nearer, now, best[here])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.worlds.render.camera import Camera, camera_of
+from slotmesh.worlds.render.rays import groups
 from slotmesh.worlds.render.scene import Lens, Scene
 from slotmesh.worlds.render.shapes import HITS
 from slotmesh.worlds.render.threads import spread
@@ -77,9 +78,8 @@ def _look_at(scene: Scene, size: tuple[int, int], lens: Lens) -> Visible:
     depth = torch.full(whole, torch.inf, dtype=torch.float64, device=row.device)
     mask = torch.zeros_like(depth, dtype=torch.uint8)
     where = ((which // n) * down + tile_y) * across + tile_x
-    ends = torch.bincount(which % n, minlength=n).cumsum(0).tolist()
-    for k, (first, last) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        here, now = where[first:last], t[first:last]
+    for k, rows in groups(which % n, n):
+        here, now = where[rows], t[rows]
         before = depth[here]
         nearer = now < before
         depth[here] = torch.where(nearer, now, before)
