@@ -1,4 +1,4 @@
-"""CLEVRER scenes for the ray caster: from columns of tensors, or from a real annotation."""
+"""CLEVRER scenes for the ray caster, from columns of tensors or from a real annotation."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ def make_scene(
 
 
 def scene_of_annotation(annotation: Mapping[str, Any], frames: Sequence[int]) -> Scene:
-    """The scenes of some frames of a real annotation, one a frame; rows are its objects in order.
+    """Scenes of some frames of a real annotation, one per frame; rows are its objects in order.
 
     Raises:
         ValueError: If the annotation lacks a field, a frame or a known name.

@@ -1,8 +1,8 @@
 """Gaussian numbers that are the same bits on every device and in every batch.
 
 Library logarithms and error functions differ in their last digits between devices, and even
-between the middle and the end of a vector. The inverse of the normal distribution is computed here
-from additions, products, quotients and square roots alone, which are correctly rounded everywhere.
+between the middle and the end of a vector. The inverse normal distribution is computed here from
+sums, products, quotients and square roots only, which are correctly rounded everywhere.
 """
 
 import math
@@ -88,10 +88,10 @@ def normal(seed: int, index: Tensor, name: str, shape: tuple[int, ...] = ()) -> 
     Args:
         seed: The world's seed.
         index: int64 ``(batch)``, the samples.
-        name: What the numbers are for; other names give independent numbers.
-        shape: Numbers a sample.
+        name: What the numbers are for; each name has independent numbers.
+        shape: Shape of the numbers per sample.
     """
-    # 52 bits and a half: never 0 or 1, and as likely p as 1 - p.
+    # 52 bits plus a half: never 0 or 1, and symmetric around 1/2.
     whole = (bits(seed, index, name, shape) >> 12) & ((1 << 52) - 1)
     return quantile((whole.to(torch.float64) + 0.5) * 2.0**-52)
 
@@ -123,7 +123,7 @@ def _ratio(parts: tuple[tuple[float, ...], tuple[float, ...]], x: Tensor) -> Ten
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """By Horner's rule, one operation after the other: none may be fused into the next."""
+    """Horner's rule, one operation at a time: none may be fused with the next."""
     value = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         value = value * x

@@ -1,4 +1,4 @@
-"""What CLEVR and ClevrTex have in common: objects on a table, placed by the same rules."""
+"""Common base of CLEVR and ClevrTex: objects on a table, placed by the same rules."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -20,27 +20,27 @@ from slotmesh.worlds.sample import Sample
 from slotmesh.worlds.world import World
 
 _CHUNK = {"cpu": 32, "cuda": 8192}
-"""Samples made at once, by each thread."""
+"""Samples made at once per thread."""
 
 
 class Rule(NamedTuple):
-    """When an object counts as visible: on a fixed grid of pixels, whatever the image's size."""
+    """When an object counts as visible, on a fixed grid of pixels whatever the image's size."""
 
     lens: Lens
     size: tuple[int, int]
     """Height and width of the grid."""
     pixels: int
-    """The least number of its pixels that every object must show."""
+    """Pixels of the grid that every object must show."""
 
 
 class Tabletop(World):
-    """Three to ten objects on a plane; the worlds that are made of it document its arguments."""
+    """Three to ten objects on a plane; subclasses document the arguments."""
 
     max_objects = 10
     kinds: ClassVar[dict[str, tuple[str, ...]]]
-    """Names of what is drawn uniformly for every object, by columns of the table."""
+    """Classes that are drawn uniformly for every object, by columns of the table."""
     extents: tuple[float, ...]
-    """Radii in the rule of distances, by the column ``size``."""
+    """Radii used for distances, by the column ``size``."""
     lens: Lens
     """What the image shows."""
     look: Look = CLEVR_LOOK
@@ -67,19 +67,19 @@ class Tabletop(World):
 
     @property
     def min_pixels(self) -> int:
-        """Pixels that an object must show to be present: 4 at 64x64, in proportion elsewhere."""
+        """Pixels that an object must show to be present: 4 at 64x64, scaled with the area."""
         return min_pixels(self.size)
 
     def make(self, index: Tensor) -> Sample:
-        """The samples of these indices, int64 ``(batch)`` on the world's device."""
+        """Make the samples of these indices, int64 ``(batch)`` on the world's device."""
         step = _CHUNK.get(self.device.type, 32)
         if self.device.type == "cpu":
-            # At least one part for every thread.
+            # At least one part per thread.
             step = min(step, -(-len(index) // torch.get_num_threads()))
         return Sample.join(spread(self._make, index.split(step), self.device))
 
     def scenes(self, index: Tensor) -> tuple[Scene, dict[str, Tensor]]:
-        """The scenes of these samples and their table of objects, without drawing them.
+        """Scenes and tables of objects of these samples, without rendering them.
 
         Args:
             index: int64 ``(batch)`` on the world's device.
@@ -89,7 +89,7 @@ class Tabletop(World):
 
     @abstractmethod
     def _draw(self, index: Tensor) -> tuple[dict[str, Tensor], Scene]:
-        """What the objects are: columns of the table, and scenes without places and rotations."""
+        """Draw what the objects are: columns of the table, and scenes without places yet."""
 
     def _draw_kinds(self, index: Tensor) -> dict[str, Tensor]:
         """The columns of ``kinds``: int64 ``(batch, n)``."""
@@ -97,7 +97,7 @@ class Tabletop(World):
         return {k: integers(self.seed, index, k, len(v), n) for k, v in self.kinds.items()}
 
     def _radius(self, table: dict[str, Tensor]) -> Tensor:
-        """The size in the rule of distances: float64 ``(batch, n)``."""
+        """Radius used for distances: float64 ``(batch, n)``."""
         size = table["size"]
         return torch.tensor(self.extents, dtype=torch.float64, device=size.device)[size]
 
@@ -145,7 +145,7 @@ class Tabletop(World):
         return scene, _masked({**places, **table}, scene.present), seen
 
     def _blank(self, index: Tensor, **what: Tensor) -> Scene:
-        """Scenes of a random number of objects and random lamps, still without places."""
+        """Scenes with a random number of objects and random lamps, but no places yet."""
         n = self.max_objects
         count = 3 + integers(self.seed, index, "count", n - 2)
         present = torch.arange(n, device=index.device) < count[:, None]
@@ -176,7 +176,7 @@ def _stand(scene: Scene, layout: Layout) -> Scene:
 
 
 def _masked(table: dict[str, Tensor], present: Tensor) -> dict[str, Tensor]:
-    """The table with zeros in the rows that are not there."""
+    """The table with zeros in rows that are not present."""
     return {
         k: v * present.view(*present.shape, *([1] * (v.ndim - 2))).to(v.dtype)
         for k, v in table.items()

@@ -1,4 +1,4 @@
-"""What the records of worlds and readers have in common."""
+"""Common base of the batches that worlds and readers return."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """Tensors, and dicts of tensors, that have a row a sample."""
+    """Tensors, and dicts of tensors, that have one row per sample."""
 
     def to(self, device: torch.device | str) -> Self:
         """The same record on another device."""

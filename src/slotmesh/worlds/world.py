@@ -14,12 +14,12 @@ R = TypeVar("R", bound=TensorRecord)
 
 
 class Endless(ABC, Generic[R]):
-    """Sample ``i`` is a pure function of (seed, i); subclasses give a batch of them."""
+    """A dataset without end: sample ``i`` is a pure function of (seed, i)."""
 
     name: str
     """The name on the command line."""
     classes: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Names of the classes, by the columns of the table of objects that hold their numbers."""
+    """Names of the classes, by the columns of the table of objects that hold their indices."""
 
     def __init__(self, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
         self.seed = seed
@@ -32,15 +32,15 @@ class Endless(ABC, Generic[R]):
 
     @abstractmethod
     def make(self, index: Tensor) -> R:
-        """The samples of these indices, int64 ``(batch)`` on the world's device."""
+        """Make the samples of these indices, int64 ``(batch)`` on the world's device."""
 
     def sample(self, index: Sequence[int] | range | Tensor) -> R:
-        """The samples of these indices, as one batch.
+        """Make the samples of these indices, as one batch.
 
-        Numbers are checked before they go to the world's device; those of a tensor on a GPU are
-        not, since one would have to wait for it.
+        Indices are checked before they are moved to the world's device; those of a tensor on a GPU
+        are not, since reading them would wait for the GPU.
         """
-        # Whole ranges are made where they are needed; all else is checked before it is moved.
+        # Ranges are made on the device; all else is checked before it is moved.
         if isinstance(index, range) and index and min(index[0], index[-1]) >= 0:
             return self.make(torch.arange(index.start, index.stop, index.step, device=self.device))
         which = torch.as_tensor(index, dtype=torch.int64)
@@ -50,18 +50,18 @@ class Endless(ABC, Generic[R]):
                 f"{type(self).__name__}.sample: the index has shape {tuple(which.shape)}, expected "
                 "at least one whole number of at least 0. Pass range(64), or a list."
             )
-        # To the host one has to wait in any case.
+        # A copy to the host waits in any case.
         return self.make(which.to(self.device, non_blocking=self.device.type == "cuda"))
 
     def batches(self, batch_size: int, start: int = 0, *, ahead: int = 1) -> Iterator[R]:
-        """Batches without end, from sample ``start`` on.
+        """Iterate over batches without end, starting at sample ``start``.
 
         Args:
-            batch_size: Samples a batch.
+            batch_size: Samples per batch.
             start: The first sample.
-            ahead: How many batches are drawn in one go. They hold the same samples with any
-                number; on a GPU, where small batches wait for kernel launches, a larger one is
-                faster. The batches of one go are slices that share its memory.
+            ahead: How many batches to draw at once. The samples do not depend on it; on a GPU,
+                where small batches wait for kernel launches, a larger number is faster. Batches
+                drawn together are slices that share memory.
 
         Raises:
             ValueError: If one of them is too small.
@@ -79,7 +79,7 @@ class Endless(ABC, Generic[R]):
             drawn = self.sample(range(start, start + step))
             for first in range(0, step, batch_size):
                 yield drawn[first : first + batch_size]
-            # Let go of before the next ones are drawn.
+            # Free the memory before the next ones are drawn.
             del drawn
             start += step
 
@@ -88,11 +88,11 @@ class World(Endless[Sample]):
     """An endless labelled dataset: sample ``i`` is a pure function of (seed, i).
 
     The factors of a scene are the same bits on every device and in every batch; pixels agree to
-    one grey level.
+    one grey level. Subclasses implement :meth:`make`.
 
     Args:
-        seed: Another seed is another dataset.
-        device: Where samples are made.
+        seed: Each seed is a different dataset.
+        device: Where samples are computed.
     """
 
     max_objects: int

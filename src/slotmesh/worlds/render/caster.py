@@ -1,4 +1,4 @@
-"""From scenes to images and masks."""
+"""Render scenes to images and masks."""
 
 from typing import NamedTuple
 
@@ -23,9 +23,9 @@ from slotmesh.worlds.render.visibility import (
 )
 
 _CHUNK = {"cpu": 4, "cuda": 2048}
-"""Scenes at once: enough to keep the device busy, few enough to bound memory."""
+"""Scenes rendered at once: enough to keep the device busy, few enough to bound memory."""
 _OFFSETS = ((-0.25, -0.25), (0.25, -0.25), (-0.25, 0.25), (0.25, 0.25))
-"""Places of the rays within a pixel at an object's edge."""
+"""Offsets of the rays within a pixel at an object's edge."""
 
 
 def render(
@@ -36,16 +36,16 @@ def render(
     look: Look = CLEVR_LOOK,
     compile: bool | None = None,  # noqa: A002
 ) -> tuple[Tensor, Tensor]:
-    """Images and masks of a batch of scenes.
+    """Render a batch of scenes.
 
     Masks are the same bits on every device; colours agree to one grey level.
 
     Args:
         scene: What to draw, on any device.
-        size: Of the images: a side, or (height, width). The window of the lens is squashed to it.
+        size: Of the images: one number, or (height, width). The view is squashed to it.
         lens: The camera's window.
-        look: Strengths of the lamps and other numbers of the picture.
-        compile: Whether the shading is fused with ``torch.compile``; None does so on CUDA.
+        look: Strengths of the lamps and other parameters of the shading.
+        compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Returns:
         image: uint8 ``(batch, 3, height, width)``, RGB.
@@ -75,7 +75,7 @@ def paint(
     look: Look = CLEVR_LOOK,
     compile: bool | None = None,  # noqa: A002
 ) -> Tensor:
-    """The images of scenes of which `look_at` found what every pixel shows; as `render`."""
+    """Shade scenes for which `look_at` found what every pixel shows; arguments as in `render`."""
     device = scene.position.device
     fused = device.type == "cuda" if compile is None else compile
 
@@ -86,7 +86,7 @@ def paint(
             return _paint(scene[rows], seen_there, lens, look, compiled if fused else plain)
 
     step = _CHUNK.get(device.type, 4)
-    # A copy, made in the caller's mode.
+    # Concatenation copies, in the caller's mode.
     return torch.cat(spread(part, range(0, max(len(scene), 1), step), device))
 
 
@@ -117,7 +117,7 @@ def _paint(scene: Scene, seen: Visible, lens: Lens, look: Look, fuse: Fuse) -> T
         rays = Rays(
             at.repeat_interleave(len(step)), u.flatten(), v.flatten(), which.flatten(), t.flatten()
         )
-        # By object: edges lie far apart, and rays of a block should meet places close together.
+        # By object: edges lie far apart, and rays of a block should hit points close together.
         order = (rays.scene * 256 + rays.which).argsort(stable=True)
         # Clipped first: a highlight brighter than white would leave jagged edges.
         colour = torch.empty(len(order), 3, device=device)
@@ -128,7 +128,7 @@ def _paint(scene: Scene, seen: Visible, lens: Lens, look: Look, fuse: Fuse) -> T
 
 
 class _Pixels(NamedTuple):
-    """Middles of the pixels in the order of `tile`, in [-1, 1] over the image; float64."""
+    """Centres of the pixels in the order of `tile`, in [-1, 1] over the image; float64."""
 
     u: Tensor
     v: Tensor
@@ -144,7 +144,7 @@ class _Pixels(NamedTuple):
 
 
 def _edges(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a pixel and its eight neighbours differ, and the least and largest of the nine."""
+    """Where a pixel and its eight neighbours differ, and the smallest and largest of the nine."""
     low = high = mask
     for dim in (1, 2):
         n = mask.shape[dim]
@@ -159,7 +159,7 @@ def _edges(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _of_metal(scene: Scene, mask: Tensor) -> Tensor:
-    """Pixels of metal objects: what they mirror has edges too."""
+    """Pixels of metal objects: their reflections have edges too."""
     metal = torch.nn.functional.pad(scene.material == METAL, (1, 0))
     return metal.gather(1, mask.flatten(1).long()).view(mask.shape)
 
@@ -167,7 +167,7 @@ def _of_metal(scene: Scene, mask: Tensor) -> Tensor:
 def _resolve(
     frames: Frames, at: Tensor, candidates: list[Tensor], u: Tensor, v: Tensor, n: int
 ) -> tuple[Tensor, Tensor]:
-    """Which of the candidates (1 + the object's index, 0 for none) the rays meet, and where."""
+    """Which of the candidates (1 + the object's index, 0 for none) the rays hit, and where."""
     which = torch.zeros(u.shape, dtype=torch.uint8, device=u.device)
     best = torch.full(u.shape, torch.inf, dtype=torch.float64, device=u.device)
     rows = []

@@ -1,4 +1,4 @@
-"""Lists of rays in blocks of one scene each, so that what belongs to a scene is read per block."""
+"""Lists of rays in blocks of one scene each, so that data of a scene are read once per block."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 BLOCK = 32
-"""Rays a block; rays that follow each other should lie close together."""
+"""Rays per block; consecutive rays should lie close together."""
 
 
 class Blocks(NamedTuple):
-    """How a list of rays, sorted by scene, is cut into blocks; the last ray fills up a scene."""
+    """How a list of rays, sorted by scene, is cut into blocks; the last ray pads a scene."""
 
     source: Tensor
     """int64 ``(m, BLOCK)``: which ray of the list."""
@@ -22,7 +22,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(scene: Tensor, n_scenes: int) -> Blocks:
-    """Cut a list of rays, int64 ``(n)`` with the scene of each in ascending order."""
+    """Cut a list of rays, given the scene of each, int64 ``(n)`` in ascending order."""
     count = torch.bincount(scene, minlength=n_scenes)
     start = count.cumsum(0) - count
     filled = (count + BLOCK - 1) // BLOCK

@@ -1,4 +1,4 @@
-"""The first object that mirrored rays meet."""
+"""The first object that reflected rays hit."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ def nearest(
     out: Vec,
     own: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The first object other than their own that rays from objects meet.
+    """Find the first object, other than their own, that rays from objects hit.
 
     Args:
         world: The scenes.
