@@ -307,7 +307,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
 
 def test_too_few_records_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(WriteError, match="3 records came, expected 5"):
+    with pytest.raises(WriteError, match="got 3 records, expected 5"):
         write_hdf5(tmp_path / "a.h5", plain(3), n=5, **SOURCE)
     bad = [Skipped(0, "no file x.png"), Skipped(1, "no file y.png")]
     with pytest.raises(WriteError, match=r"None of 2 records could be read.*no file x\.png"):

@@ -230,7 +230,7 @@ def test_size_sets_image_and_minimum() -> None:
     "frames", [(), (0, 128), (-1, 3), (16, 0), (3, 3), (0.5,), (True, 2), ("a",)]
 )
 def test_bad_frames(frames) -> None:
-    with pytest.raises(ValueError, match="at least one whole number from 0 to 127, in ascending order"):
+    with pytest.raises(ValueError, match="whole number from 0 to 127, in ascending"):
         Clevrer(frames=frames)
 
 

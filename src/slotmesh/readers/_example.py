@@ -20,10 +20,10 @@ class MalformedExampleError(ValueError):
 
 
 def parse_example(data: bytes) -> dict[str, Feature]:
-    """The features of a serialised Example.
+    """Parse a serialised Example into its features.
 
-    Byte lists whose entries all have one byte come as uint8 ``(n)``, others as a list of bytes;
-    floats as float32, integers as int64. Of a name that comes twice, the last counts.
+    Byte lists whose entries all have one byte become uint8 ``(n)``, others a list of bytes; floats
+    become float32, integers int64. If a name occurs twice, the last one counts.
 
     Raises:
         MalformedExampleError: If the bytes are not an Example.
@@ -70,7 +70,7 @@ def _feature(data: memoryview) -> Feature:
 
 def _byte_list(data: memoryview) -> list[bytes] | NDArray[np.uint8]:
     if data and len(data) % 3 == 0:
-        # Tag, length 1, the byte: three bytes an entry.
+        # Tag, length 1, the byte: three bytes per entry.
         rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, 3)
         if bool((rows[:, 0] == 0x0A).all()) and bool((rows[:, 1] == 1).all()):
             return rows[:, 2].copy()
@@ -144,7 +144,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, "memoryview | int"]]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number of variable length, and where the next field starts."""
+    """Read a number of variable length; also returns where the next field starts."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

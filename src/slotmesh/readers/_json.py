@@ -5,17 +5,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from slotmesh.readers import _door
+from slotmesh.readers import _untrusted
 from slotmesh.readers.errors import BadRecord
 
-# The largest in use, CLEVR's training scenes, has a few hundred million.
+# The largest known file, CLEVR's training scenes, has a few hundred million.
 _MOST_BYTES = 1 << 31
 
 
 def load(path: Path, record: int | str | None = None) -> dict[str, Any]:
-    """The object in a JSON file."""
-    raw = _door.read(path, record, most=_MOST_BYTES)
-    # Parsing makes millions of containers and no garbage; looking for it takes most of the time.
+    """Load the object in a JSON file."""
+    raw = _untrusted.read_file(path, record, most=_MOST_BYTES)
+    # Parsing makes millions of containers and no garbage; collecting would take most of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -29,7 +29,7 @@ def load(path: Path, record: int | str | None = None) -> dict[str, Any]:
 
 
 def parse(text: str | bytes, path: Path, record: int | str | None = None) -> Any:
-    """What JSON text holds; the path and the record are for the error."""
+    """Parse JSON text; the path and the record are for the error."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -98,7 +98,7 @@ class Fields:
         return value
 
     def label(self, name: str, classes: tuple[str, ...]) -> int:
-        """One of some names, as its place among them."""
+        """One of some names, as its index."""
         value = self.get(name)
         if value not in classes:
             raise self._wrong(name, value, "one of " + ", ".join(classes))

@@ -1,4 +1,4 @@
-"""Lists of single records to one padded batch."""
+"""Stack single records into one padded batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class ArrayRecord:
 
 
 def stack(records: Sequence[ArrayRecord], index: Sequence[int], path: str) -> Sample:
-    """One batch; all images must have one size."""
+    """Stack records into a batch; all images must have one size."""
     sizes = {r.image.shape for r in records}
     if len(sizes) > 1:
         shown = " and ".join(str(s) for s in sorted(sizes)[:2])
         raise ValueError(
-            f"{path}: images of the shapes {shown} cannot be one batch. Open the reader with a "
-            "size, or read them one at a time."
+            f"{path}: images of the shapes {shown} do not fit into one batch. Open the reader with "
+            "a size, or read them one at a time."
         )
     image = torch.from_numpy(np.stack([r.image for r in records]))
     columns = {
@@ -51,10 +51,10 @@ def stack(records: Sequence[ArrayRecord], index: Sequence[int], path: str) -> Sa
 
 
 def integers(*shape: int) -> NDArray[np.int64]:
-    """An empty column of codes."""
+    """A column of class indices, all zero."""
     return np.zeros(shape, dtype=np.int64)
 
 
 def floats(*shape: int) -> NDArray[np.float32]:
-    """An empty column of numbers."""
+    """A column of numbers, all zero."""
     return np.zeros(shape, dtype=np.float32)

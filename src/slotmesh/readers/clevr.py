@@ -1,8 +1,8 @@
-"""CLEVR v1.0: rendered still lifes, with scene descriptions and without masks."""
+"""CLEVR v1.0: rendered scenes with descriptions, but without masks."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotmesh.readers import _images, _json
-from slotmesh.readers._folders import find_folder, missing
-from slotmesh.readers._table import ArrayRecord, floats, integers, stack
+from slotmesh.readers._folder import FolderReader, find_folder, missing
+from slotmesh.readers._table import ArrayRecord, floats, integers
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES, SIZES
-from slotmesh.readers.reader import Reader, Split, choose
-from slotmesh.worlds.sample import Sample
+from slotmesh.readers.reader import Split
 
 _LAYOUT = """\
   CLEVR_v1.0/
@@ -25,24 +24,24 @@ _LAYOUT = """\
 _NEEDED = ("image_index", "image_filename", "objects")
 
 
-class ClevrReader(Reader):
+class ClevrReader(FolderReader):
     """CLEVR v1.0, from its images and scenes.
 
     The dataset has no masks: ``mask`` is all zero, and :attr:`has_masks` is False. Its test split
     has no scenes either: no object is ``present`` there. Columns: ``color``, ``material``,
-    ``shape``, ``size`` (places in :mod:`slotmesh.readers.labels`), ``position`` (x, y, z; x and y
-    within 3 of the middle), ``rotation`` (as the file has it) and ``pixel`` (x, y, depth, in
-    pixels of the image in the file).
+    ``shape``, ``size`` (indices into :mod:`slotmesh.readers.labels`), ``position`` (x, y, z; x and
+    y from -3 to 3), ``rotation`` (as in the file) and ``pixel`` (x, y, depth, in pixels of the
+    original image).
 
     Args:
-        root: The folder ``CLEVR_v1.0``, or the one that holds it.
+        root: The folder ``CLEVR_v1.0``, or its parent.
         split: ``"train"``, ``"val"`` or ``"test"``; Slot Attention's ``"sa-train-eval"`` (the first
             512 of train), ``"sa-train"`` (the others) and ``"sa-test"`` (val), here in the order of
-            the files; or a range of numbers of training images.
+            the files; or a range of training images.
         size: Height and width, or one number for both; None keeps the 320 x 480 pixels. The whole
-            image is squeezed, nothing is cut off, as in iDSPN and Slot Attention.
-        antialias: How to shrink: averaging (Pillow's, as iDSPN) or not (as OpenCV).
-        partial: Leave out scenes whose image is not there, for an incomplete copy.
+            image is squashed, nothing is cropped, as in iDSPN and Slot Attention.
+        antialias: Whether to average when shrinking (Pillow, as iDSPN) or not (OpenCV).
+        partial: Leave out scenes whose image is missing, for an incomplete copy.
 
     Example:
         >>> from slotmesh.readers import ClevrReader
@@ -75,42 +74,32 @@ class ClevrReader(Reader):
         antialias: bool = True,
         partial: bool = False,
     ) -> None:
-        wanted = choose("ClevrReader", split, self.splits)
-        self.split = split
-        self.size = _images.check_size("ClevrReader", size)
-        self.antialias = antialias
+        super().__init__(split, size, antialias)
         root = find_folder("ClevrReader", root, "images", "CLEVR_v1.0", _LAYOUT)
         part = {"val": "val", "sa-test": "val", "test": "test"}.get(str(split), "train")
-        self._images = root / "images" / part
-        if not self._images.is_dir():
-            raise missing("ClevrReader", f"{self._images} does not exist", _LAYOUT)
+        self._root = root / "images" / part
+        if not self._root.is_dir():
+            raise missing("ClevrReader", f"{self._root} does not exist", _LAYOUT)
         self._scenes_path = root / "scenes" / f"CLEVR_{part}_scenes.json"
         if self._scenes_path.exists():
-            self._scenes = _Scenes(self._scenes_path, wanted)
+            self._scenes = _Scenes(self._scenes_path, self._wanted)
         elif part == "test":
-            self._scenes = _Unlabelled(self._images, wanted)
+            self._scenes = _Unlabelled(self._root, self._wanted)
         else:
             raise missing("ClevrReader", f"{self._scenes_path} does not exist", _LAYOUT)
         files = self._scenes.files
-        there = {p.name for p in self._images.iterdir()} if partial else set(files)
-        self._rows = np.array([i for i, f in enumerate(files) if f in there], dtype=np.int64)
+        there = {p.name for p in self._root.iterdir()} if partial else set(files)
+        self._numbers = np.array([i for i, f in enumerate(files) if f in there], dtype=np.int64)
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def make(self, index: Sequence[int]) -> Sample:
-        """The records of these indices, all of them within the split."""
-        return stack([self._record(int(self._rows[i])) for i in index], index, str(self._images))
-
-    def _record(self, row: int) -> ArrayRecord:
-        objects, present = self._scenes.table(row)
-        pixels = _images.load_rgb(self._images / self._scenes.files[row])
+    def _record(self, number: int) -> ArrayRecord:
+        objects, present = self._scenes.table(number)
+        pixels = _images.load_rgb(self._root / self._scenes.files[number])
         pixels = _images.resize(pixels, self.size, antialias=self.antialias)
         return ArrayRecord(pixels, np.zeros(pixels.shape[:2], np.uint8), objects, present)
 
 
 class _Scenes:
-    """The scenes file, a short text a scene: a tenth of the memory of what JSON gives."""
+    """The scenes file, as a short text per scene: a tenth of the memory of the parsed JSON."""
 
     def __init__(self, path: Path, wanted: range) -> None:
         self._path = path
@@ -125,7 +114,7 @@ class _Scenes:
             if isinstance(scene, dict):
                 short = {k: v for k, v in scene.items() if k in _NEEDED}
                 number, name = scene.get("image_index", place), scene.get("image_filename", "")
-            # A scene that cannot be read is kept, to be an error when its turn comes.
+            # A scene that cannot be read is kept, and raises when it is asked for.
             if not isinstance(number, int) or number in wanted:
                 self._places.append(place)
                 self._texts.append(self._short(short, place))
@@ -138,7 +127,7 @@ class _Scenes:
             raise BadRecord(self._path, place, "its JSON is nested too deeply") from error
 
     def table(self, row: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
-        """Columns and presence of one scene."""
+        """Columns of one scene, and which objects are present."""
         place = self._places[row]
         found = _json.parse(self._texts[row], self._path, place)
         scene = _json.Fields(found, self._path, place)

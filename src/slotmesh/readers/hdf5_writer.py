@@ -1,10 +1,10 @@
-"""Writes slotmesh's own HDF5 files, and survives being killed.
+"""Write slotmesh's own HDF5 files, and resume after being killed.
 
-A file in the making is a folder ``FILE.h5.part`` of blocks ``00000000.h5``, ``00000001.h5``, ...,
-each a whole file (:mod:`slotmesh.readers.hdf5_layout`) that appears under its name only once it
-is on the disk: a kill can tear an HDF5 file, but not a folder of whole ones. Started again, the
-writer goes on after the last block. At the end the blocks' chunks are copied, still compressed,
-into one file, which then gets the final name; at that moment the disk holds the data twice.
+An unfinished file is a folder ``FILE.h5.part`` of blocks ``00000000.h5``, ``00000001.h5``, ...,
+each a complete file (:mod:`slotmesh.readers.hdf5_layout`), written atomically: a kill can corrupt
+an HDF5 file, but not a folder of finished ones. Started again, the writer resumes after the last
+block. At the end the chunks of all blocks are copied, still compressed, into one file, which is
+then renamed; at that moment the disk holds the data twice.
 """
 
 import io
@@ -48,16 +48,16 @@ from slotmesh.worlds.sample import Sample
 
 @dataclass(frozen=True)
 class Written:
-    """What a finished file holds."""
+    """A finished file."""
 
     path: Path
     """The file."""
     n: int
     """Number of samples in it."""
     skipped: tuple[Skipped, ...]
-    """The records that were left out."""
+    """The records that were skipped."""
     resumed_at: int
-    """How many records an earlier, interrupted run had dealt with already."""
+    """How many records an earlier, interrupted run had processed."""
 
 
 Records = Callable[[int], Iterable[Sample | VectorSample | Skipped]]
@@ -73,21 +73,21 @@ def write_hdf5(
     overwrite: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> Written:
-    """Write ``n`` records to an HDF5 file, going on from an earlier run that was interrupted.
+    """Write ``n`` records to an HDF5 file, resuming an earlier run that was interrupted.
 
     Args:
-        path: The file; its folder must exist. It appears only when it is whole.
-        records: ``records(start)`` gives the records from number ``start`` on, in order: samples
+        path: The file; its folder must exist. It appears only when it is complete.
+        records: ``records(start)`` yields the records from number ``start`` on, in order: samples
             in batches of any length, and :class:`Skipped` for a record that could not be read.
-        n: Number of records in all.
+        n: Total number of records.
         source: Name of the world or dataset.
-        settings: What else determines the records; must survive JSON.
-        overwrite: Replace a file that is there already.
-        on_progress: Called with the number of records dealt with.
+        settings: What else determines the records; must be JSON.
+        overwrite: Replace an existing file.
+        on_progress: Called with the number of records processed.
 
     Raises:
-        WriteError: If the disk is full, the folder cannot be written to, the file is there
-            already, or an interrupted run had other settings.
+        WriteError: If the disk is full, the folder cannot be written to, the file exists, or an
+            interrupted run had other settings.
     """
     path = Path(path)
     part = path.with_name(path.name + ".part")
@@ -100,9 +100,9 @@ def write_hdf5(
         "n_source": n,
     }
     if path.exists() and not overwrite:
-        raise WriteError(f"{path} is there already. Choose another name, or allow to overwrite it.")
+        raise WriteError(f"{path} exists already. Choose another name, or allow overwriting.")
     if not path.parent.is_dir():
-        raise WriteError(f"{path} has no folder to be in: create {path.parent} first.")
+        raise WriteError(f"{path}: the folder {path.parent} does not exist. Create it first.")
     try:
         with _explained(path, part):
             part.mkdir(exist_ok=True)
@@ -116,7 +116,7 @@ def write_hdf5(
             if on_progress:
                 on_progress(blocks.position)
         if blocks.position != n:
-            raise WriteError(f"{path}: {blocks.position} records came, expected {n}.")
+            raise WriteError(f"{path}: got {blocks.position} records, expected {n}.")
         with _explained(path, part):
             blocks.close()
             whole = part / f".whole.h5.{os.getpid()}.part"
@@ -124,7 +124,7 @@ def write_hdf5(
             whole.replace(path)
             shutil.rmtree(part)
     except BaseException:
-        # A folder without a block is of no use to the next start.
+        # A folder without a block is of no use for resuming.
         with suppress(OSError):
             part.rmdir()
         raise
@@ -133,11 +133,11 @@ def write_hdf5(
 
 @contextmanager
 def _explained(path: Path, part: Path) -> Iterator[None]:
-    """Turn an error of the disk into one that says what is left and how to go on."""
+    """Turn an OSError into one that says what is kept and how to resume."""
     try:
         yield
     except OSError as error:
-        kept = f" What is whole so far is kept in {part}." if any(part.glob("*.h5")) else ""
+        kept = f" Finished blocks are kept in {part}." if any(part.glob("*.h5")) else ""
         raise WriteError(
             f"{path} could not be written: {error.strerror or error}.{kept} Make room, or choose "
             "a folder that can be written to, and start the same command again."
@@ -145,7 +145,7 @@ def _explained(path: Path, part: Path) -> Iterator[None]:
 
 
 class _Blocks:
-    """The folder of whole blocks, and the rows that are still too few for the next one."""
+    """The folder of finished blocks, and the rows collected for the next one."""
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
@@ -162,7 +162,7 @@ class _Blocks:
             pass
 
     def _take_up(self, path: Path) -> bool:
-        """Count a block of an earlier run, if it is there and whole."""
+        """Take over a block of an earlier run, if it exists and is complete."""
         try:
             with h5py.File(path, "r") as file:
                 theirs = read_attributes(file)
@@ -175,7 +175,7 @@ class _Blocks:
             if theirs.get(name) != mine:
                 raise WriteError(
                     f"{self.folder} holds an interrupted run whose {name} is {theirs.get(name)!r}, "
-                    f"expected {mine!r}. Delete that folder to start afresh, or choose another "
+                    f"expected {mine!r}. Delete that folder to start over, or choose another "
                     "name for the file."
                 )
         if not sealed:
@@ -215,7 +215,7 @@ class _Blocks:
             self._new_skipped = []
             return
         columns = {k: np.concatenate([p[k] for p in self._pending]) for k in self._pending[0]}
-        # In memory first: a full disk is then an ordinary error, and not one inside HDF5.
+        # In memory first: a full disk is then an ordinary error rather than one inside HDF5.
         memory = io.BytesIO()
         with h5py.File(memory, "w", libver=LIBVER) as file:
             create(file, _like(columns), self._rows)
@@ -261,7 +261,7 @@ def _join(blocks: list[Path], path: Path, skipped: list[Skipped], identity: dict
 
 
 class _Sink(io.FileIO):
-    """A file that keeps its first error to itself: HDF5 cannot be closed after one it has seen."""
+    """A file that hides its first error from HDF5, which could not be closed after it."""
 
     error: OSError | None = None
 
@@ -285,7 +285,7 @@ class _Sink(io.FileIO):
 
 
 def _copy_chunks(source: h5py.Dataset, target: h5py.Dataset, start: int) -> None:
-    """Copy compressed chunks as they are, the first to row ``start`` (a multiple of the chunk)."""
+    """Copy chunks without decompressing them, to rows from ``start`` (a multiple of the chunk)."""
     rest = (0,) * (source.ndim - 1)
     assert source.chunks is not None
     for row in range(0, source.shape[0], source.chunks[0]):
