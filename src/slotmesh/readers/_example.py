@@ -1,7 +1,7 @@
 """A minimal parser of ``tf.train.Example``: just the wire format of protocol buffers.
 
-An Example is a map from names to lists of bytes, floats or integers. Lists of one-byte strings, as
-Multi-dSprites stores its images, are read as a whole by numpy.
+An Example is a map from names to lists of bytes, floats or integers; the last are not needed, and
+skipped. Lists of one-byte strings, as Multi-dSprites stores its images, are read by numpy at once.
 """
 
 import struct
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-Feature = list[bytes] | NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int64]
+Feature = list[bytes] | NDArray[np.uint8] | NDArray[np.float32]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -23,22 +23,23 @@ def parse_example(data: bytes) -> dict[str, Feature]:
     """Parse a serialised Example into its features.
 
     Byte lists whose entries all have one byte become uint8 ``(n)``, others a list of bytes; floats
-    become float32, integers int64. If a name occurs twice, the last one counts.
+    become float32. Lists of integers are left empty. If a name occurs twice, the last one counts.
 
     Raises:
         MalformedExampleError: If the bytes are not an Example.
 
     Example:
         >>> from slotmesh.readers._example import parse_example
-        >>> parse_example(bytes.fromhex("0a0d0a0b0a017812061a040a020305"))
-        {'x': array([3, 5])}
+        >>> parse_example(bytes.fromhex("0a0d0a0b0a017812060a040a027935"))
+        {'x': [b'y5']}
     """
     features: dict[str, Feature] = {}
-    for number, wire, value in _fields(memoryview(data)):
-        if number == 1:
-            for entry in _messages(value, wire, 1):
-                name, feature = _entry(entry)
-                features[name] = feature
+    try:
+        for number, wire, value in _fields(memoryview(data)):
+            if number == 1:
+                features |= (_entry(entry) for entry in _messages(value, wire, 1))
+    except MalformedExampleError as error:
+        raise MalformedExampleError(f"its data are not a tf.train.Example: {error}") from None
     return features
 
 
@@ -63,8 +64,6 @@ def _feature(data: memoryview) -> Feature:
             found = _byte_list(_as_bytes(value, wire))
         elif number == 2:
             found = _float_list(_as_bytes(value, wire))
-        elif number == 3:
-            found = _int_list(_as_bytes(value, wire))
     return found
 
 
@@ -92,22 +91,6 @@ def _float_list(data: memoryview) -> NDArray[np.float32]:
             )
         parts.append(np.frombuffer(packed, dtype="<f4").astype(np.float32))
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
-
-
-def _int_list(data: memoryview) -> NDArray[np.int64]:
-    values: list[int] = []
-    for number, wire, value in _fields(data):
-        if number != 1:
-            continue
-        if wire == _VARINT:
-            assert isinstance(value, int)
-            values.append(value)
-            continue
-        packed, at = _as_bytes(value, wire), 0
-        while at < len(packed):
-            one, at = _varint(packed, at)
-            values.append(one)
-    return np.array(values, dtype=np.uint64).astype(np.int64)
 
 
 def _messages(value: "memoryview | int", wire: int, field: int) -> Iterator[memoryview]:

@@ -3,10 +3,12 @@
 import gc
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slotmesh.readers import _untrusted
 from slotmesh.readers.errors import BadRecord
+
+T = TypeVar("T")
 
 # The largest known file, CLEVR's training scenes, has a few hundred million.
 _MOST_BYTES = 1 << 31
@@ -73,10 +75,7 @@ class Fields:
 
     def integer(self, name: str) -> int:
         """A whole number."""
-        value = self.get(name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self._wrong(name, value, "a whole number")
-        return value
+        return self._typed(name, int, "a whole number")
 
     def number(self, name: str) -> float:
         """A number."""
@@ -92,10 +91,7 @@ class Fields:
 
     def boolean(self, name: str) -> bool:
         """True or false."""
-        value = self.get(name)
-        if not isinstance(value, bool):
-            raise self._wrong(name, value, "true or false")
-        return value
+        return self._typed(name, bool, "true or false")
 
     def label(self, name: str, classes: tuple[str, ...]) -> int:
         """One of some names, as its index."""
@@ -106,16 +102,11 @@ class Fields:
 
     def text(self, name: str) -> str:
         """A string."""
-        value = self.get(name)
-        if not isinstance(value, str):
-            raise self._wrong(name, value, "a string")
-        return value
+        return self._typed(name, str, "a string")
 
     def objects(self, name: str) -> "list[Fields]":
         """A list of objects."""
-        value = self.get(name)
-        if not isinstance(value, list):
-            raise self._wrong(name, value, "a list")
+        value = self._typed(name, list, "a list")
         at = f"{self.where}.{name}" if self.where else name
         return [Fields(v, self.path, self.record, f"{at}[{i}]") for i, v in enumerate(value)]
 
@@ -123,6 +114,13 @@ class Fields:
         """An object."""
         at = f"{self.where}.{name}" if self.where else name
         return Fields(self.get(name), self.path, self.record, at)
+
+    def _typed(self, name: str, kind: type[T], expected: str) -> T:
+        value = self.get(name)
+        # Booleans are integers to Python.
+        if type(value) is not kind:
+            raise self._wrong(name, value, expected)
+        return value
 
     def _float(self, name: str, value: Any, expected: str) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):

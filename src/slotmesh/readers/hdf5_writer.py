@@ -22,26 +22,8 @@ import numpy as np
 
 import slotmesh
 from slotmesh.files import parts, write_whole
-from slotmesh.readers.hdf5_layout import (
-    FORMAT,
-    FORMAT_VERSION,
-    LIBVER,
-    Columns,
-    Like,
-    Skipped,
-    WriteError,
-    columns_of,
-    create,
-    dataset,
-    datasets,
-    is_sealed,
-    read_attributes,
-    read_skipped,
-    rows_of_block,
-    seal,
-    write_attributes,
-    write_skipped,
-)
+from slotmesh.readers import hdf5_layout as layout
+from slotmesh.readers.hdf5_layout import Columns, Like, Skipped, WriteError
 from slotmesh.worlds.random_objects import VectorSample
 from slotmesh.worlds.sample import Sample
 
@@ -92,8 +74,8 @@ def write_hdf5(
     path = Path(path)
     part = path.with_name(path.name + ".part")
     identity = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format": layout.FORMAT,
+        "format_version": layout.FORMAT_VERSION,
         "source": source,
         "settings": json.dumps(settings, sort_keys=True),
         "slotmesh_version": slotmesh.__version__,
@@ -165,10 +147,10 @@ class _Blocks:
         """Take over a block of an earlier run, if it exists and is complete."""
         try:
             with h5py.File(path, "r") as file:
-                theirs = read_attributes(file)
+                theirs = layout.read_attributes(file)
                 rows = int(theirs["n"])
-                skipped = read_skipped(file)
-                sealed = is_sealed(file, skipped)
+                skipped = layout.read_skipped(file)
+                sealed = layout.is_sealed(file, skipped)
         except (OSError, KeyError, RuntimeError, ValueError, TypeError, AssertionError):
             return False
         for name, mine in self.identity.items():
@@ -191,8 +173,8 @@ class _Blocks:
             self._new_skipped.append(record)
             self.position += 1
             return
-        columns = columns_of(record)
-        most = rows_of_block(_like(columns))
+        columns = layout.columns_of(record)
+        most = layout.rows_of_block(_like(columns))
         start = 0
         while start < len(record):
             taken = min(len(record) - start, most - self._rows)
@@ -217,13 +199,13 @@ class _Blocks:
         columns = {k: np.concatenate([p[k] for p in self._pending]) for k in self._pending[0]}
         # In memory first: a full disk is then an ordinary error rather than one inside HDF5.
         memory = io.BytesIO()
-        with h5py.File(memory, "w", libver=LIBVER) as file:
-            create(file, _like(columns), self._rows)
-            write_attributes(file, self.identity, self._rows)
-            write_skipped(file, self._new_skipped)
+        with h5py.File(memory, "w", libver=layout.LIBVER) as file:
+            layout.create(file, _like(columns), self._rows)
+            layout.write_attributes(file, self.identity, self._rows)
+            layout.write_skipped(file, self._new_skipped)
             for name, values in columns.items():
-                dataset(file, name)[...] = values
-            seal(file, self._new_skipped)
+                layout.dataset(file, name)[...] = values
+            layout.seal(file, self._new_skipped)
         path = self.folder / f"{len(self.paths):08d}.h5"
         write_whole(path, memory.getbuffer())
         self.paths.append(path)
@@ -237,18 +219,18 @@ def _join(blocks: list[Path], path: Path, skipped: list[Skipped], identity: dict
     like: Like = {}
     for block in blocks:
         with h5py.File(block, "r") as file:
-            counts.append(int(read_attributes(file)["n"]))
-            like = like or {name: (d.shape[1:], d.dtype) for name, d in datasets(file)}
-    with _Sink(path, "w+b") as sink, h5py.File(sink, "w", libver=LIBVER) as whole:
-        create(whole, like, sum(counts))
-        write_attributes(whole, identity, sum(counts))
-        write_skipped(whole, skipped)
-        seal(whole, skipped)
+            counts.append(int(layout.read_attributes(file)["n"]))
+            like = like or {name: (d.shape[1:], d.dtype) for name, d in layout.datasets(file)}
+    with _Sink(path, "w+b") as sink, h5py.File(sink, "w", libver=layout.LIBVER) as whole:
+        layout.create(whole, like, sum(counts))
+        layout.write_attributes(whole, identity, sum(counts))
+        layout.write_skipped(whole, skipped)
+        layout.seal(whole, skipped)
         start = 0
         for block, count in zip(blocks, counts, strict=True):
             with h5py.File(block, "r") as file:
-                for name, source in datasets(file):
-                    _copy_chunks(source, dataset(whole, name), start)
+                for name, source in layout.datasets(file):
+                    _copy_chunks(source, layout.dataset(whole, name), start)
             if sink.error:
                 break
             start += count

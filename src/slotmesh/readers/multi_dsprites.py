@@ -88,69 +88,47 @@ class MultiDSpritesReader(Reader):
         return stack([found[i] for i in index], index, str(self._file.path))
 
     def _record(self, number: int) -> ArrayRecord:
-        data = self._file.read(number)
         try:
-            example = parse_example(data)
+            return self._decode(parse_example(self._file.read(number)))
         except MalformedExampleError as error:
-            reason = f"its data are not a tf.train.Example: {error}"
-            raise BadRecord(self._file.path, number, reason) from error
-        fields = _Features(example, self._file.path, number)
+            raise BadRecord(self._file.path, number, str(error)) from error
+
+    def _decode(self, example: dict[str, Feature]) -> ArrayRecord:
         k = self._entities
-        image = fields.pixels("image", (_SIDE, _SIDE, 3))
-        layers = fields.pixels("mask", (_SIDE, _SIDE, k, 1))[:, :, 1:, 0] > 127
+        image = _feature(example, "image", (_SIDE, _SIDE, 3), np.uint8)
+        layers = _feature(example, "mask", (_SIDE, _SIDE, k, 1), np.uint8)[:, :, 1:, 0] > 127
         mask = flatten_layers(np.moveaxis(layers, 2, 0))
-        present = fields.numbers("visibility", (k,))[1:] > 0.5
+        present = _feature(example, "visibility", (k,), np.float32)[1:] > 0.5
         columns: dict[str, NDArray[Any]] = {}
         for name, shape in _FACTORS.items():
-            values = fields.numbers(name, (k, *shape))[1:]
+            values = _feature(example, name, (k, *shape), np.float32)[1:]
             columns[name] = values * present.reshape(-1, *(1 for _ in shape))
-        codes = fields.numbers("shape", (k,))[1:]
+        codes = _feature(example, "shape", (k,), np.float32)[1:]
         if np.abs(codes).max() > 255:
-            raise BadRecord(self._file.path, number, f"shape holds {codes}, expected small codes")
+            raise MalformedExampleError(f"shape holds {codes}, expected small codes")
         columns["shape_code"] = np.where(present, np.rint(codes), 0).astype(np.int64)
         return ArrayRecord(image, mask, columns, present)
 
 
-class _Features:
-    """The features of one record, checked as they are read."""
-
-    def __init__(self, values: dict[str, Feature], path: Path, number: int) -> None:
-        self._values = values
-        self._path = path
-        self._number = number
-
-    def pixels(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        value = self._get(name)
-        if isinstance(value, list):
-            value = np.frombuffer(b"".join(value), dtype=np.uint8)
-        if value.dtype != np.uint8:
-            raise self._bad(f"its feature {name!r} holds {value.dtype}, expected bytes")
-        return self._shaped(name, value, shape)
-
-    def numbers(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        value = self._get(name)
-        if isinstance(value, list) or value.dtype != np.float32:
-            raise self._bad(f"its feature {name!r} is not a list of floats")
-        if not bool(np.isfinite(value).all()):
-            raise self._bad(f"its feature {name!r} holds numbers that are not finite")
-        return self._shaped(name, value, shape)
-
-    def _get(self, name: str) -> Feature:
-        if name not in self._values:
-            raise self._bad(f"it has no feature {name!r}")
-        return self._values[name]
-
-    def _shaped(self, name: str, value: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        expected = int(np.prod(shape))
-        if value.size != expected:
-            shown = " x ".join(str(s) for s in shape)
-            raise self._bad(
-                f"its feature {name!r} has {value.size} values, expected {shown} = {expected}"
-            )
-        return value.reshape(shape)
-
-    def _bad(self, reason: str) -> BadRecord:
-        return BadRecord(self._path, self._number, reason)
+def _feature(
+    example: dict[str, Feature], name: str, shape: tuple[int, ...], dtype: type[np.generic]
+) -> NDArray[Any]:
+    """One feature of a record, checked."""
+    if name not in example:
+        raise MalformedExampleError(f"it has no feature {name!r}")
+    value = example[name]
+    if isinstance(value, list):
+        value = np.frombuffer(b"".join(value), dtype=np.uint8)
+    expected = int(np.prod(shape))
+    if value.dtype != dtype or value.size != expected:
+        shown = " x ".join(str(s) for s in shape)
+        raise MalformedExampleError(
+            f"its feature {name!r} has {value.size} values of {value.dtype}, expected "
+            f"{shown} = {expected} of {np.dtype(dtype)}"
+        )
+    if dtype == np.float32 and not bool(np.isfinite(value).all()):
+        raise MalformedExampleError(f"its feature {name!r} holds numbers that are not finite")
+    return value.reshape(shape)
 
 
 def _find(root: Path, variant: str) -> Path:

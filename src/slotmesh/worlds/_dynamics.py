@@ -60,14 +60,9 @@ class Bodies:
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class Trajectory(Bodies):
     """The states at some frames: the columns of :class:`Bodies` as ``(batch, T, n, ...)``."""
 
-    position: Tensor
-    velocity: Tensor
-    facing: Tensor
-    yaw: Tensor
-    spin: Tensor
     collided: Tensor
     """bool ``(batch, T, n, n)``: True where the two have met by that frame."""
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.worlds._random import uniform
+from slotmesh.worlds.record import TensorRecord
 from slotmesh.worlds.render.threads import spread
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Footprints:
+class Footprints(TensorRecord):
     """What placement needs to know about the objects; all ``(batch, n)``."""
 
     radius: Tensor
@@ -58,9 +59,6 @@ class Footprints:
     """float64: half the side of a cube's footprint, 0 for round objects."""
     present: Tensor
     """bool."""
-
-    def __getitem__(self, which: Tensor) -> "Footprints":
-        return Footprints(self.radius[which], self.square[which], self.present[which])
 
 
 def place(

@@ -82,10 +82,6 @@ class Sprites:
     """float32 ``(shapes, scales, orientations, positions y, rows, 2 n)``: where the n runs of a row
     begin, then where they end, relative to the centre. Empty runs end before they begin."""
 
-    def to(self, device: torch.device) -> "Sprites":
-        """The same table on another device."""
-        return Sprites(self.size, self.reach, self.runs.to(device))
-
     def draw(
         self, shape: Tensor, scale: Tensor, orientation: Tensor, x: Tensor, y: Tensor
     ) -> Tensor:

@@ -1,6 +1,7 @@
 """Multi-dSprites: overlapping coloured sprites on grey."""
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -79,7 +80,8 @@ class MultiDSprites(World):
             )
         self.size = size
         self.min_visible = min_visible
-        self._sprites = sprite.sprites(size).to(self.device)
+        table = sprite.sprites(size)
+        self._sprites = replace(table, runs=table.runs.to(self.device))
         self._scales = torch.tensor(sprite.SCALES, device=self.device)
 
     def make(self, index: Tensor) -> Sample:

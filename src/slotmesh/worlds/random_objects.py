@@ -21,9 +21,6 @@ class VectorSample(TensorRecord):
     index: Tensor
     """int64 ``(batch)``: which samples these are."""
 
-    def __len__(self) -> int:
-        return len(self.index)
-
 
 class RandomObjects(Endless[VectorSample]):
     """Sets of random vectors and of zeros (paper, section 5.1).

@@ -40,6 +40,3 @@ class Sample(TensorRecord):
             torch.cat([p.present for p in parts]),
             torch.cat([p.index for p in parts]),
         )
-
-    def __len__(self) -> int:
-        return len(self.index)

@@ -1,11 +1,12 @@
 """What is rendered: a batch of scenes, and the lens of the camera."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
+
+from slotmesh.worlds.record import TensorRecord
 
 SHAPES = ("cube", "sphere", "cylinder", "torus")
 """Names of ``Scene.shape``. All fit into the cube [-1, 1]^3 times ``Scene.size``; the edges of
@@ -48,7 +49,7 @@ CLEVR_LENS = Lens.of(focal=525, width=480, height=320)
 
 
 @dataclass(frozen=True)
-class Scene:
+class Scene(TensorRecord):
     """A batch of scenes of at most ``n`` objects on the ground plane z = 0.
 
     Geometry is float64: which object a pixel shows is decided with correctly rounded operations
@@ -79,20 +80,6 @@ class Scene:
     ground: Tensor | None = None
     """int64 ``(batch)``: material of the ground, as ``material``; ``RUBBER`` is CLEVR's plain grey.
     None is the same, and no object has a texture either."""
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same scenes on another device."""
-        return self._map(lambda x: x.to(device))
-
-    def __getitem__(self, which: slice | Tensor) -> Self:
-        return self._map(lambda x: x[which])
-
-    def __len__(self) -> int:
-        return len(self.position)
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        now = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: None if v is None else change(v) for k, v in now.items()})
 
 
 def yaw_matrix(cos: Tensor, sin: Tensor) -> Tensor:
