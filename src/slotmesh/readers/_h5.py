@@ -60,11 +60,6 @@ class H5File:
             found = self._find(group)
             return sorted(found) if isinstance(found, h5py.Group) else []
 
-    def attribute(self, name: str) -> str | int | float | bool | None:
-        """An attribute of the file; None if it is missing, or neither text nor a single number."""
-        with self._looking(f"its attribute {name!r} is damaged"):
-            return self._attribute(name) if name in list(self._file.attrs) else None
-
     def attributes(self) -> dict[str, Any]:
         """All attributes of the file."""
         with self._looking("its attributes are damaged"):

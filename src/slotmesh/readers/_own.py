@@ -38,9 +38,9 @@ class Header:
 
 def read_header(file: H5File) -> Header | None:
     """Read the attributes and check the structure against its digest; None for another layout."""
-    if file.attribute("format") != FORMAT:
-        return None
     attributes = file.attributes()
+    if attributes.get("format") != FORMAT:
+        return None
     version = attributes.get("format_version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         expected = f"expected 1 to {FORMAT_VERSION}. Update slotmesh"

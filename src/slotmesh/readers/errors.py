@@ -1,5 +1,6 @@
 """Errors about files that others wrote."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,8 @@ class BadRecord(ValueError):  # noqa: N818 (it names what was found)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes pickle their errors; the default would pass the message only.
-        return _rebuild, (str(self.path), self.record, self.reason, self.rest_lost)
-
-
-def _rebuild(path: str, record: int | str | None, reason: str, rest_lost: bool) -> BadRecord:
-    return BadRecord(path, record, reason, rest_lost=rest_lost)
+        again = partial(BadRecord, rest_lost=self.rest_lost)
+        return again, (str(self.path), self.record, self.reason)
 
 
 def _one_line(text: str) -> str:

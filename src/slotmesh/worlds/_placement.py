@@ -7,9 +7,9 @@ its own random numbers: a sample is the same on every device and in every batch.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,6 @@ from torch import Tensor
 from slotmesh.worlds._random import uniform
 from slotmesh.worlds.record import TensorRecord
 from slotmesh.worlds.render.threads import spread
-
-T = TypeVar("T")
 
 _TRIES = 50
 """Places tried per object before the scene starts again."""
@@ -65,9 +63,8 @@ def place(
     seed: int,
     index: Tensor,
     prints: Footprints,
-    accept: Callable[[Layout, Tensor], tuple[Tensor, T]],
-    keep: Callable[[T, Tensor, T | None, Tensor], T],
-) -> tuple[Layout, T]:
+    accept: Callable[[Layout, Tensor], tuple[Tensor, Sequence[Tensor]]],
+) -> tuple[Layout, list[Tensor]]:
     """Find the first layout of each sample that keeps the rules.
 
     Args:
@@ -75,8 +72,7 @@ def place(
         index: int64 ``(batch)``: the samples.
         prints: Their objects.
         accept: Given layouts and their rows of the batch, returns which of them show every object
-            well enough (bool), and whatever it computed to find out.
-        keep: ``keep(made, chosen, result, rows)`` copies chosen rows of that into the result.
+            well enough (bool), and tensors that it computed to find out, with a row per layout.
 
     Returns:
         The layouts, and what `accept` computed for them.
@@ -88,7 +84,7 @@ def place(
         torch.zeros(n_scenes, n, dtype=torch.float64, device=device),
         torch.zeros(n_scenes, 3, dtype=torch.float64, device=device),
     )
-    result: T | None = None
+    result: list[Tensor] = []
     open_rows, begun = torch.arange(n_scenes, device=device), 0
     attempt = torch.zeros_like(open_rows)
     while n_open := len(open_rows):
@@ -124,10 +120,11 @@ def place(
             a[rows_done] = b[chosen]
         among = torch.full_like(rows, -1)
         among[which] = torch.arange(len(which), device=device)
-        result = keep(made, among[chosen], result, rows_done)
+        result = result or [x.new_empty(n_scenes, *x.shape[1:]) for x in made]
+        for a, b in zip(result, made, strict=True):
+            a[rows_done] = b[among[chosen]]
         left = (first == ahead).nonzero().squeeze(1)
         open_rows, attempt = open_rows[left], attempt[left]
-    assert result is not None
     return layout, result
 
 

@@ -122,17 +122,7 @@ class Tabletop(World):
             enough = (counts >= self.rule.pixels) | ~blank.present[rows]
             return enough.all(1), seen
 
-        def keep(made: Visible, chosen: Tensor, result: Visible | None, rows: Tensor) -> Visible:
-            if result is None:
-                whole = (len(index), *self.rule.size)
-                result = Visible(
-                    *(torch.empty(whole, dtype=x.dtype, device=x.device) for x in made)
-                )
-            for a, b in zip(result, made, strict=True):
-                a[rows] = b[chosen]
-            return result
-
-        layout, seen = place(self.seed, index, prints, accept, keep)
+        layout, seen = place(self.seed, index, prints, accept)
         scene = _stand(blank, layout)
         focal, width, height = self.whole
         pixel = project(scene, scene.position)
@@ -142,7 +132,7 @@ class Tabletop(World):
             "pixel": torch.stack(at, dim=-1).float(),
             "rotation": (layout.turn * 360).float(),
         }
-        return scene, _masked({**places, **table}, scene.present), seen
+        return scene, _masked({**places, **table}, scene.present), Visible(*seen)
 
     def _blank(self, index: Tensor, **what: Tensor) -> Scene:
         """Scenes with a random number of objects and random lamps, but no places yet."""

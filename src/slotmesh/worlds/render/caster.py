@@ -1,7 +1,5 @@
 """Render scenes to images and masks."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -95,24 +93,24 @@ def _paint(scene: Scene, seen: Visible, lens: Lens, look: Look, fuse: Fuse) -> T
     n_scenes, height, width = seen.mask.shape
     camera = camera_of(scene)
     world, frames = prepare(scene, camera, lens, look), frames_of(scene, camera, lens)
-    pixels = _Pixels.of(height, width, device)
+    u_centre, v_centre = _centres(height, width, device)
 
     textured = scene.ground is not None
     edge, low, high = _edges(seen.mask)
     fine = edge | _of_metal(scene, seen.mask) | textured
-    linear = torch.empty(n_scenes, len(pixels.u), 3, device=device)
+    linear = torch.empty(n_scenes, len(u_centre), 3, device=device)
     mask, depth, fine = tile(seen.mask), tile(seen.depth), tile(fine)
 
     at, pixel = (~fine).nonzero().unbind(1)
     if len(at):
-        rays = Rays(at, pixels.u[pixel], pixels.v[pixel], mask[at, pixel], depth[at, pixel])
+        rays = Rays(at, u_centre[pixel], v_centre[pixel], mask[at, pixel], depth[at, pixel])
         linear[at, pixel] = shade(world, rays, fuse)
     at, pixel = fine.nonzero().unbind(1)
     if len(at):
         candidates = [mask[at, pixel], tile(low)[at, pixel], tile(high)[at, pixel]]
         step = torch.tensor(_OFFSETS, dtype=torch.float64, device=device)
-        u = pixels.u[pixel][:, None] + step[:, 0] * (2 / width)
-        v = pixels.v[pixel][:, None] + step[:, 1] * (2 / height)
+        u = u_centre[pixel][:, None] + step[:, 0] * (2 / width)
+        v = v_centre[pixel][:, None] + step[:, 1] * (2 / height)
         which, t = _resolve(frames, at, candidates, u, v, scene.present.shape[1])
         rays = Rays(
             at.repeat_interleave(len(step)), u.flatten(), v.flatten(), which.flatten(), t.flatten()
@@ -127,20 +125,14 @@ def _paint(scene: Scene, seen: Visible, lens: Lens, look: Look, fuse: Fuse) -> T
     return torch.stack([untile(x, n_scenes, (height, width)) for x in image.unbind(-1)], dim=1)
 
 
-class _Pixels(NamedTuple):
+def _centres(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Centres of the pixels in the order of `tile`, in [-1, 1] over the image; float64."""
-
-    u: Tensor
-    v: Tensor
-
-    @classmethod
-    def of(cls, height: int, width: int, device: torch.device) -> "_Pixels":
-        high, wide = -(-height // TILE) * TILE, -(-width // TILE) * TILE
-        x = torch.arange(wide, dtype=torch.float64, device=device) + 0.5
-        y = torch.arange(high, dtype=torch.float64, device=device) + 0.5
-        u = (x * (2 / width) - 1).expand(1, high, wide)
-        v = (y * (2 / height) - 1)[:, None].expand(1, high, wide)
-        return cls(tile(u)[0], tile(v)[0])
+    high, wide = -(-height // TILE) * TILE, -(-width // TILE) * TILE
+    x = torch.arange(wide, dtype=torch.float64, device=device) + 0.5
+    y = torch.arange(high, dtype=torch.float64, device=device) + 0.5
+    u = (x * (2 / width) - 1).expand(1, high, wide)
+    v = (y * (2 / height) - 1)[:, None].expand(1, high, wide)
+    return tile(u)[0], tile(v)[0]
 
 
 def _edges(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
