@@ -12,7 +12,7 @@ from slotmesh.report.figures import COLOURS, panels, svg_uri
 from slotmesh.report.page import render_page
 
 RUN_COLOURS = COLOURS | {"SA-fixed-noise": "#4d9a8a", "SA-learned-noise": "#8a63b8"}
-"""One colour per variant."""
+"""One colour a variant."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 """One SVG dash pattern per run of the same variant; they repeat."""
 
