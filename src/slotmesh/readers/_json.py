@@ -2,6 +2,7 @@
 
 import gc
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,7 +94,7 @@ class Fields:
         """True or false."""
         return self._typed(name, bool, "true or false")
 
-    def label(self, name: str, classes: tuple[str, ...]) -> int:
+    def label(self, name: str, classes: Sequence[str]) -> int:
         """One of some names, as its index."""
         value = self.get(name)
         if value not in classes:

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from slotmesh.readers._images import Pixels
+from slotmesh.readers._json import Fields
 from slotmesh.worlds.sample import Sample
 
 Column = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.bool_]
@@ -48,6 +50,29 @@ def stack(records: Sequence[ArrayRecord], index: Sequence[int], path: str) -> Sa
         present=torch.from_numpy(np.stack([r.present for r in records])),
         index=torch.tensor(index, dtype=torch.int64),
     )
+
+
+def empty_table(
+    classes: Mapping[str, Sequence[str]], k: int
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
+    """Columns of CLEVR and ClevrTex for ``k`` objects, all zero, and which are present: none."""
+    columns: dict[str, NDArray[Any]] = {name: integers(k) for name in classes}
+    columns |= {"position": floats(k, 3), "rotation": floats(k), "pixel": floats(k, 3)}
+    return columns, np.zeros(k, dtype=np.bool_)
+
+
+def read_object(
+    columns: dict[str, NDArray[Any]],
+    row: int,
+    thing: Fields,
+    classes: Mapping[str, Sequence[str]],
+) -> None:
+    """Put an object of a scene file into a row of the table."""
+    for name, labels in classes.items():
+        columns[name][row] = thing.label(name, labels)
+    columns["position"][row] = thing.numbers("3d_coords", 3)
+    columns["rotation"][row] = thing.number("rotation")
+    columns["pixel"][row] = thing.numbers("pixel_coords", 3)
 
 
 def integers(*shape: int) -> NDArray[np.int64]:

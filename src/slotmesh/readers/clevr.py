@@ -4,14 +4,13 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slotmesh.readers import _images, _json
 from slotmesh.readers._folder import FolderReader, find_folder, missing
-from slotmesh.readers._table import ArrayRecord, floats, integers
+from slotmesh.readers._table import ArrayRecord, empty_table, read_object
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES, SIZES
 from slotmesh.readers.reader import Split
@@ -61,7 +60,7 @@ class ClevrReader(FolderReader):
         "sa-test": range(15000),
     }
     test_split = "val"  # The scenes of the test split are secret.
-    classes: ClassVar = {"shape": SHAPES, "material": MATERIALS, "color": COLORS, "size": SIZES}
+    classes: ClassVar = {"color": COLORS, "material": MATERIALS, "shape": SHAPES, "size": SIZES}
     max_objects = 10
     has_masks = False
 
@@ -80,94 +79,76 @@ class ClevrReader(FolderReader):
         self._root = root / "images" / part
         if not self._root.is_dir():
             raise missing("ClevrReader", f"{self._root} does not exist", _LAYOUT)
-        self._scenes_path = root / "scenes" / f"CLEVR_{part}_scenes.json"
-        if self._scenes_path.exists():
-            self._scenes = _Scenes(self._scenes_path, self._wanted)
+        self._path = root / "scenes" / f"CLEVR_{part}_scenes.json"
+        if self._path.exists():
+            self._scenes = _labelled(self._path, self._wanted)
         elif part == "test":
-            self._scenes = _Unlabelled(self._root, self._wanted)
+            self._scenes = _unlabelled(self._root, self._wanted)
         else:
-            raise missing("ClevrReader", f"{self._scenes_path} does not exist", _LAYOUT)
-        files = self._scenes.files
-        there = {p.name for p in self._root.iterdir()} if partial else set(files)
-        self._numbers = np.array([i for i, f in enumerate(files) if f in there], dtype=np.int64)
+            raise missing("ClevrReader", f"{self._path} does not exist", _LAYOUT)
+        there = {p.name for p in self._root.iterdir()} if partial else None
+        kept = [i for i, scene in enumerate(self._scenes) if there is None or scene.file in there]
+        self._numbers = np.array(kept, dtype=np.int64)
 
     def _record(self, number: int) -> ArrayRecord:
-        objects, present = self._scenes.table(number)
-        pixels = _images.load_rgb(self._root / self._scenes.files[number])
+        scene = self._scenes[number]
+        columns, present = empty_table(self.classes, self.max_objects)
+        if scene.text is not None:
+            objects = _objects(scene, self._path)
+            for i, thing in enumerate(objects):
+                read_object(columns, i, thing, self.classes)
+            present[: len(objects)] = True
+        pixels = _images.load_rgb(self._root / scene.file)
         pixels = _images.resize(pixels, self.size, antialias=self.antialias)
-        return ArrayRecord(pixels, np.zeros(pixels.shape[:2], np.uint8), objects, present)
+        return ArrayRecord(pixels, np.zeros(pixels.shape[:2], np.uint8), columns, present)
 
 
-class _Scenes:
-    """The scenes file, as a short text per scene: a tenth of the memory of the parsed JSON."""
+class _Scene(NamedTuple):
+    file: str
+    place: int
+    """In the scenes file."""
+    text: str | None
+    """Short JSON, a tenth of the memory of the parsed scene; None without labels."""
 
-    def __init__(self, path: Path, wanted: range) -> None:
-        self._path = path
-        self._places: list[int] = []
-        self._texts: list[str] = []
-        self.files: list[str] = []
-        scenes = _json.Fields(_json.load(path), path).get("scenes")
-        if not isinstance(scenes, list):
-            raise BadRecord(path, None, "scenes is not a list")
-        for place, scene in enumerate(scenes):
-            short, number, name = scene, place, ""
-            if isinstance(scene, dict):
-                short = {k: v for k, v in scene.items() if k in _NEEDED}
-                number, name = scene.get("image_index", place), scene.get("image_filename", "")
-            # A scene that cannot be read is kept, and raises when it is asked for.
-            if not isinstance(number, int) or number in wanted:
-                self._places.append(place)
-                self._texts.append(self._short(short, place))
-                self.files.append(name if isinstance(name, str) else "")
 
-    def _short(self, scene: Any, place: int) -> str:
+def _labelled(path: Path, wanted: range) -> list[_Scene]:
+    """The wanted scenes of a scenes file."""
+    scenes = _json.Fields(_json.load(path), path).get("scenes")
+    if not isinstance(scenes, list):
+        raise BadRecord(path, None, "scenes is not a list")
+    found: list[_Scene] = []
+    for place, scene in enumerate(scenes):
+        short, number, name = scene, place, ""
+        if isinstance(scene, dict):
+            short = {k: v for k, v in scene.items() if k in _NEEDED}
+            number, name = scene.get("image_index", place), scene.get("image_filename", "")
+        # A scene that cannot be read is kept, and raises when it is asked for.
+        if isinstance(number, int) and number not in wanted:
+            continue
         try:
-            return json.dumps(scene)
+            text = json.dumps(short)
         except RecursionError as error:
-            raise BadRecord(self._path, place, "its JSON is nested too deeply") from error
-
-    def table(self, row: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
-        """Columns of one scene, and which objects are present."""
-        place = self._places[row]
-        found = _json.parse(self._texts[row], self._path, place)
-        scene = _json.Fields(found, self._path, place)
-        name = scene.text("image_filename")
-        if name != Path(name).name or not name:
-            raise scene.bad(f"image_filename is {name!r}, expected a name without a folder")
-        scene.integer("image_index")
-        objects = scene.objects("objects")
-        if len(objects) > ClevrReader.max_objects:
-            raise scene.bad(f"it has {len(objects)} objects, expected at most 10")
-        columns, present = _empty()
-        for i, thing in enumerate(objects):
-            columns["color"][i] = thing.label("color", COLORS)
-            columns["material"][i] = thing.label("material", MATERIALS)
-            columns["shape"][i] = thing.label("shape", SHAPES)
-            columns["size"][i] = thing.label("size", SIZES)
-            columns["position"][i] = thing.numbers("3d_coords", 3)
-            columns["rotation"][i] = thing.number("rotation")
-            columns["pixel"][i] = thing.numbers("pixel_coords", 3)
-        present[: len(objects)] = True
-        return columns, present
+            raise BadRecord(path, place, "its JSON is nested too deeply") from error
+        found.append(_Scene(name if isinstance(name, str) else "", place, text))
+    return found
 
 
-class _Unlabelled:
-    """Images without scenes."""
-
-    def __init__(self, folder: Path, wanted: range) -> None:
-        numbered = re.compile(r"CLEVR_\w+_(\d{6})\.png")
-        found = ((p.name, numbered.fullmatch(p.name)) for p in folder.iterdir())
-        self.files = sorted(name for name, m in found if m and int(m[1]) in wanted)
-
-    def table(self, row: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
-        """An empty table."""
-        return _empty()
+def _unlabelled(folder: Path, wanted: range) -> list[_Scene]:
+    """The wanted images of a split without a scenes file."""
+    numbered = re.compile(r"CLEVR_\w+_(\d{6})\.png")
+    found = ((p.name, numbered.fullmatch(p.name)) for p in folder.iterdir())
+    names = sorted(name for name, m in found if m and int(m[1]) in wanted)
+    return [_Scene(name, place, None) for place, name in enumerate(names)]
 
 
-def _empty() -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
-    k = ClevrReader.max_objects
-    columns: dict[str, NDArray[Any]] = {
-        name: integers(k) for name in ("color", "material", "shape", "size")
-    }
-    columns |= {"position": floats(k, 3), "rotation": floats(k), "pixel": floats(k, 3)}
-    return columns, np.zeros(k, dtype=np.bool_)
+def _objects(scene: _Scene, path: Path) -> list[_json.Fields]:
+    assert scene.text is not None
+    fields = _json.Fields(_json.parse(scene.text, path, scene.place), path, scene.place)
+    name = fields.text("image_filename")
+    if name != Path(name).name or not name:
+        raise fields.bad(f"image_filename is {name!r}, expected a name without a folder")
+    fields.integer("image_index")
+    objects = fields.objects("objects")
+    if len(objects) > ClevrReader.max_objects:
+        raise fields.bad(f"it has {len(objects)} objects, expected at most 10")
+    return objects

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from slotmesh.readers import _images, _json
 from slotmesh.readers._folder import FolderReader, find_folder, missing
-from slotmesh.readers._table import ArrayRecord, floats, integers
+from slotmesh.readers._table import ArrayRecord, empty_table, read_object
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import CLEVRTEX_MATERIALS, CLEVRTEX_SHAPES, CLEVRTEX_SIZES
 from slotmesh.readers.reader import Split
 
+_PLAIN = {"shape": CLEVRTEX_SHAPES, "size": CLEVRTEX_SIZES}
 # One material has the wrong name in the first release, according to its errata.
 _RENAMED = {
     "poliigonfabricupholsterymidcenturypebbles001": "poliigonfabricupholsterybrightanglepattern001"
@@ -58,11 +59,7 @@ class ClevrTexReader(FolderReader):
         "full-val": range(5000, 10000),
         "all": range(50000),
     }
-    classes: ClassVar = {
-        "shape": CLEVRTEX_SHAPES,
-        "size": CLEVRTEX_SIZES,
-        "material": CLEVRTEX_MATERIALS,
-    }
+    classes: ClassVar = _PLAIN | {"material": CLEVRTEX_MATERIALS}
     max_objects = 10
 
     def __init__(
@@ -128,20 +125,14 @@ class ClevrTexReader(FolderReader):
     def _table(self, path: Path) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
         scene = _json.Fields(_json.load(path), path)
         k = self.max_objects
-        columns: dict[str, NDArray[Any]] = {n: integers(k) for n in ("shape", "size", "material")}
-        columns |= {"position": floats(k, 3), "rotation": floats(k), "pixel": floats(k, 3)}
-        present = np.zeros(k, dtype=np.bool_)
+        columns, present = empty_table(self.classes, k)
         for thing in scene.objects("objects"):
             row = thing.integer("index") - 1
             if not 0 <= row < k or present[row]:
                 reason = f"{thing.where}.index is {row + 1}, expected 1 to {k}, each once"
                 raise thing.bad(reason)
-            columns["shape"][row] = thing.label("shape", CLEVRTEX_SHAPES)
-            columns["size"][row] = thing.label("size", CLEVRTEX_SIZES)
+            read_object(columns, row, thing, _PLAIN)
             columns["material"][row] = _material(thing.text("material"))
-            columns["position"][row] = thing.numbers("3d_coords", 3)
-            columns["rotation"][row] = thing.number("rotation")
-            columns["pixel"][row] = thing.numbers("pixel_coords", 3)
             present[row] = True
         return columns, present
 
