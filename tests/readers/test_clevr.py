@@ -209,7 +209,9 @@ def test_what_is_not_there(tmp_path: Path, root: Path) -> None:
 def test_images_of_two_sizes_are_no_batch(root: Path) -> None:
     Image.new("RGB", (9, 9)).save(root / "images" / "train" / "CLEVR_train_000002.png")
     reader = ClevrReader(root, size=None)
-    with pytest.raises(ValueError, match=r"cannot be one batch\. Open the reader with a size"):
+    with pytest.raises(
+        ValueError, match=r"do not fit into one batch\. Open the reader with a size"
+    ):
         reader.sample([0, 2])
     assert reader.read(2).image.shape == (1, 3, 9, 9)
 

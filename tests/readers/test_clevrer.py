@@ -1,3 +1,4 @@
+import copy
 import json
 import sys
 from pathlib import Path
@@ -357,7 +358,7 @@ values = st.recursive(
 @given(st.data(), values, st.booleans())
 def test_any_json_is_read_or_a_bad_record(root: Path, data, value: Any, of_masks: bool) -> None:
     if of_masks:
-        content = proposals(FRAMES, [BLUE | {"id": 0}])
+        content = copy.deepcopy(proposals(FRAMES, [BLUE | {"id": 0}]))
     else:
         content = annotation([GRAY, BLUE], [True, False])
     put(root, "proposals", 0, proposals(FRAMES, None))

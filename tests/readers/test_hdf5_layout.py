@@ -290,7 +290,7 @@ def test_another_run_is_not_mixed_in(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_file_is_only_overwritten_when_told_to(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     write_hdf5(path, plain(3), n=3, **SOURCE)
-    with pytest.raises(WriteError, match="there already"):
+    with pytest.raises(WriteError, match="exists already"):
         write_hdf5(path, plain(4), n=4, **SOURCE)
     assert len(contents(path)["index"]) == 3
     write_hdf5(path, plain(4), n=4, **SOURCE, overwrite=True)
@@ -298,7 +298,7 @@ def test_a_file_is_only_overwritten_when_told_to(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
-    with pytest.raises(WriteError, match=r"create .* first"):
+    with pytest.raises(WriteError, match=r"folder .* does not exist\. Create it first"):
         write_hdf5(tmp_path / "no" / "a.h5", plain(3), n=3, **SOURCE)
     # A file in the place of the folder of blocks: even root cannot write there.
     (tmp_path / "a.h5.part").write_text("")
@@ -307,7 +307,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
 
 def test_too_few_records_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(WriteError, match="3 records came, expected 5"):
+    with pytest.raises(WriteError, match="got 3 records, expected 5"):
         write_hdf5(tmp_path / "a.h5", plain(3), n=5, **SOURCE)
     bad = [Skipped(0, "no file x.png"), Skipped(1, "no file y.png")]
     with pytest.raises(WriteError, match=r"None of 2 records could be read.*no file x\.png"):

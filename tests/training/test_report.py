@@ -146,7 +146,7 @@ def test_every_section_is_there(everything: tuple[Page, str, Path]) -> None:
         ": learning curves",
         ": the same samples, every run",
         ": best and worst cases",
-        ": how to do it again",
+        ": how to reproduce it",
     )
     sections = [heading for heading in page.headings if heading.startswith(titles)]
     # In the order of the paper, whatever the order they came in.

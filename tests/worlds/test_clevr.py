@@ -96,8 +96,7 @@ def test_placement_keeps_its_rules_over_ten_thousand_scenes():
             world.seed,
             index,
             prints,
-            lambda tried, rows: (torch.ones_like(rows, dtype=torch.bool), None),
-            lambda made, chosen, result, rows: torch.empty(0),
+            lambda tried, rows: (torch.ones_like(rows, dtype=torch.bool), []),
         )
         xy, there = layout.xy, scene.present
         assert xy.abs().max() <= 3
@@ -135,10 +134,10 @@ def test_a_sample_that_cannot_be_placed_is_named(monkeypatch):
     prints = Footprints(ones * torch.tensor([[0.1], [9.0]]), ones * 0, ones > 0)
 
     def accept(tried, rows):
-        return torch.ones_like(rows, dtype=torch.bool), None
+        return torch.ones_like(rows, dtype=torch.bool), []
 
     with pytest.raises(RuntimeError, match="no layout fits sample 31"):
-        place(0, torch.tensor([30, 31]), prints, accept, lambda *_: torch.empty(0))
+        place(0, torch.tensor([30, 31]), prints, accept)
 
 
 def test_cubes_do_not_touch_where_round_objects_would_fit():

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from slotmesh.worlds._clevrer_camera import in_view
+from slotmesh.worlds._clevrer_scene import in_view
 from slotmesh.worlds._clevrer_start import MAX_BODIES, draw_start
 from slotmesh.worlds.clevrer import FRAMES_L, FRAMES_S, Clevrer
 from slotmesh.worlds.sample import Sample
@@ -230,7 +230,7 @@ def test_size_sets_image_and_minimum() -> None:
     "frames", [(), (0, 128), (-1, 3), (16, 0), (3, 3), (0.5,), (True, 2), ("a",)]
 )
 def test_bad_frames(frames) -> None:
-    with pytest.raises(ValueError, match="rising whole numbers from 0 to 127"):
+    with pytest.raises(ValueError, match="whole number from 0 to 127, in ascending"):
         Clevrer(frames=frames)
 
 

@@ -1,4 +1,4 @@
-"""How good slots are: pure functions, and torchmetrics classes over datasets."""
+"""Metrics of slots: pure functions, and torchmetrics classes for whole datasets."""
 
 from slotmesh.metrics.ari import ForegroundARI, fg_ari
 from slotmesh.metrics.average_precision import (

@@ -1,4 +1,4 @@
-"""How many pixels each slot shares with each object: what all mask metrics are made of."""
+"""Count the pixels that each slot shares with each object, the basis of all mask metrics."""
 
 import torch
 from torch import Tensor
@@ -12,11 +12,11 @@ def contingency(
     """Count the pixels of each pair of a slot and an object.
 
     Args:
-        op: Who asks, for error messages.
+        op: Name of the caller, for error messages.
         predicted: Integers ``(..., H, W)``, the slot of each pixel.
         truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
         n_slots: Number of slots m.
-        n_objects: Most objects an image can have, k.
+        n_objects: Largest number of objects in an image, k.
 
     Returns:
         int64 ``(..., m, k + 1)``; column 0 is the background.
@@ -25,7 +25,7 @@ def contingency(
     slot, label = predicted.flatten(-2).long(), truth.flatten(-2).long()
     n_bins = n_slots * (n_objects + 1)
     inside = (slot >= 0) & (slot < n_slots) & (label >= 0) & (label <= n_objects)
-    # On a GPU values are not read: a bad one fails there, and never counts for another pair.
+    # On a GPU values are not checked: a bad one fails there, and never counts for another pair.
     code = torch.where(inside, slot * (n_objects + 1) + label, n_bins)
     counts = code.new_zeros(*code.shape[:-1], n_bins)
     counts = counts.scatter_add(-1, code, torch.ones_like(code))
@@ -35,18 +35,18 @@ def contingency(
 def _check(op: str, predicted: Tensor, truth: Tensor, n_slots: int, n_objects: int) -> None:
     checks.check_count(op, "n_slots", n_slots, 1)
     checks.check_count(op, "n_objects", n_objects, 1)
-    for name, value, mend in (
+    for name, value, fix in (
         ("predicted", predicted, "Take the argmax of the slots' masks over the slots."),
         ("truth", truth, "Pass the mask of a Sample."),
     ):
         if not isinstance(value, Tensor):
             raise ValueError(
                 f"{op}: {name} is a {type(value).__name__}, expected a tensor of integers "
-                f"(..., H, W). {mend}"
+                f"(..., H, W). {fix}"
             )
         if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
             raise ValueError(
-                f"{op}: {name} has dtype {value.dtype}, expected integers (..., H, W). {mend}"
+                f"{op}: {name} has dtype {value.dtype}, expected integers (..., H, W). {fix}"
             )
     if predicted.ndim < 2 or predicted.shape != truth.shape:
         raise ValueError(

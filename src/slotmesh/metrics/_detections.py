@@ -1,4 +1,4 @@
-"""Average precision over tables of detections, in numpy, without a loop over images."""
+"""Average precision of tables of detections, in numpy, without a loop over images."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ Integers = NDArray[np.int64]
 
 
 class Detections(NamedTuple):
-    """What the scores need to know of images, detections and objects."""
+    """Confidences and distances that the scores are computed from."""
 
     confidence: Floats  # (images, detections)
     distance: Floats  # (images, detections, objects), inf where attributes differ or padded
@@ -29,13 +29,13 @@ def compare(predicted: NDArray[np.float32], target: NDArray[np.float32]) -> Dete
     distance = POSITION_SCALE * np.sqrt(np.square(apart).sum(-1))
     distance[~(alike & real[:, None, :])] = np.inf
     confidence = predicted[..., CLEVR_COLUMNS["real"].start].astype(np.float64)
-    # Confidence that is not a number comes last; such a distance is never near as it is.
+    # NaN confidence comes last; a NaN distance is never below a threshold anyway.
     confidence = np.where(np.isnan(confidence), -np.inf, confidence)
     return Detections(confidence, distance, real.sum(-1))
 
 
 def _kind(table: NDArray[np.float32]) -> Integers:
-    """One number for each combination of attributes, (images, rows)."""
+    """One number per combination of attributes, (images, rows)."""
     kind = np.zeros(table.shape[:-1], dtype=np.int64)
     for name, labels in CLEVR_LABELS.items():
         kind = kind * len(labels) + table[..., CLEVR_COLUMNS[name]].argmax(-1)
@@ -43,9 +43,9 @@ def _kind(table: NDArray[np.float32]) -> Integers:
 
 
 def pooled(detections: Detections, thresholds: list[float]) -> Floats:
-    """DSPN's and Slot Attention's: all detections of the dataset in one list, (thresholds,)."""
+    """Score of DSPN and Slot Attention: all detections of the dataset pooled, (thresholds,)."""
     n_objects = detections.distance.shape[-1]
-    # Nearest of the same attributes, whether or not another detection has it.
+    # The nearest object with the same attributes, whether or not another detection has it.
     nearest = detections.distance.argmin(-1)
     best = detections.distance.min(-1).ravel()
     taken = (np.arange(len(nearest))[:, None] * n_objects + nearest).ravel()
@@ -55,15 +55,15 @@ def pooled(detections: Detections, thresholds: list[float]) -> Floats:
     positive = np.zeros((len(thresholds), len(order)), dtype=np.bool_)
     for row, threshold in zip(positive, thresholds, strict=True):
         near = np.flatnonzero(best < threshold)
-        # Only the first detection of an object is right.
+        # Only the first detection of an object counts as correct.
         row[near[np.unique(taken[near], return_index=True)[1]]] = True
     return _interpolate(positive, _ends(confidence), detections.n_objects.sum())
 
 
 def by_image(detections: Detections, thresholds: list[float]) -> Floats:
-    """iDSPN's: each image by itself, objects are used up at any distance, (images, thresholds)."""
+    """Score of iDSPN: per image; objects are used up at any distance, (images, thresholds)."""
     distance = detections.distance.copy()
-    # Among equal confidences the nearest comes first: a rule that does not know slots' numbers.
+    # Among equal confidences the nearest comes first: a rule that does not depend on slot order.
     order = np.lexsort((distance.min(-1), -detections.confidence), axis=-1)
     found = np.empty(order.shape)
     image = np.arange(len(order))
@@ -92,18 +92,18 @@ def each_pooled(detections: Detections, thresholds: list[float]) -> Floats:
 
 
 def _ends(confidence: Floats) -> Bools:
-    """Where a run of equal confidences ends: only there is the curve known."""
+    """Where a run of equal confidences ends: the curve is defined only there."""
     last = np.ones((*confidence.shape[:-1], 1), dtype=np.bool_)
     return np.concatenate([confidence[..., 1:] != confidence[..., :-1], last], axis=-1)
 
 
 def _interpolate(positive: Bools, ends: Bools, n_objects: Integers | np.int64) -> Floats:
-    """Area under the precision, made falling, by recall: every-point interpolation.
+    """Area under the precision-recall curve, with every-point interpolation.
 
     Args:
-        positive: ``(..., detections)``, which are right, by falling confidence.
+        positive: ``(..., detections)``, which are correct, by decreasing confidence.
         ends: ``(..., detections)``, from :func:`_ends`.
-        n_objects: ``(...)``, objects there are to find.
+        n_objects: ``(...)``, number of real objects.
 
     Returns:
         ``(...)``, NaN where there is no object.

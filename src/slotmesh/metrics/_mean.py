@@ -1,4 +1,4 @@
-"""The mean over a dataset, of images whose value may be undefined."""
+"""Mean over the images of a dataset, whose values may be undefined."""
 
 import math
 from typing import Any
@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-# Values are rounded to this grid, 1.2e-10 at most: sums of up to two million of them are then exact
+# Values are rounded to this grid, by at most 1.2e-10: sums of up to two million of them are exact
 # in float64, and so do not depend on batches, order or the number of processes.
 _GRID = 2.0**32
 
 
 class MeanOverImages(Metric):
-    """Mean of one value an image; NaN is left out, and counted.
+    """Mean of one value per image; NaN is left out, and counted.
 
     Args:
-        state: Name of the states. Metrics that sum different things need different names: a
-            ``MetricCollection`` takes equal states for the same metric.
+        state: Prefix of the states. Metrics that sum different things need different names: a
+            ``MetricCollection`` treats equal states as the same metric.
         undefined: What an undefined image counts as in the mean; NaN leaves it out.
         **kwargs: Arguments of :class:`torchmetrics.Metric`.
     """
@@ -26,7 +26,7 @@ class MeanOverImages(Metric):
     higher_is_better = True
     full_state_update = False
     n_undefined: Tensor | None
-    """Undefined images of all processes, as of the last ``compute()``; None before it."""
+    """Number of undefined images of all processes, as of the last ``compute()``; None before."""
 
     def __init__(self, state: str, undefined: float = float("nan"), **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -39,7 +39,7 @@ class MeanOverImages(Metric):
         self.add_state(f"{state}_undefined", zero.long(), dist_reduce_fx="sum")
 
     def add(self, values: Tensor) -> None:
-        """Count these values, NaN where undefined."""
+        """Add these values, NaN where undefined."""
         defined = ~values.isnan()
         kept = torch.where(defined, (values.double() * _GRID).round() / _GRID, 0.0)
         for name, amount in (("total", kept), ("defined", defined), ("undefined", ~defined)):
@@ -51,7 +51,7 @@ class MeanOverImages(Metric):
         total, defined, undefined = (
             getattr(self, f"{self._state}_{name}") for name in ("total", "defined", "undefined")
         )
-        # States are local again after compute: what was reduced is kept here.
+        # States are local again after compute: keep the reduced number here.
         self.n_undefined = undefined.clone()
         if not math.isnan(self._undefined):
             total, defined = total + self._undefined * undefined, defined + undefined

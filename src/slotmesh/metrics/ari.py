@@ -16,16 +16,16 @@ def fg_ari(
 ) -> Tensor:
     """Adjusted Rand index of the pixels that belong to objects.
 
-    1 where slots and objects part the foreground alike, about 0 for a partition by chance.
-    Background pixels do not count, so neither does how slots divide the background. An image
-    with one object is 1 if one slot holds it, and 0 if several do.
+    1 if slots and objects partition the foreground alike, about 0 for a random partition.
+    Background pixels do not count, so it does not matter how slots divide the background. An image
+    with one object scores 1 if one slot holds it, and 0 if several do.
 
     Args:
         predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
         truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
         n_slots: Number of slots.
-        n_objects: Most objects an image can have.
-        empty: The value of an image without a foreground; the authors' code has 1.0.
+        n_objects: Largest number of objects in an image.
+        empty: The value of an image without foreground; 1.0 in the authors' code.
 
     Returns:
         float64 ``(...)``.
@@ -42,7 +42,7 @@ def fg_ari(
     table = contingency("fg_ari", predicted, truth, n_slots=n_slots, n_objects=n_objects)
     table = table[..., 1:]
     pixels = table.sum((-2, -1))
-    # Ordered pairs of pixels, by whether slot and object agree on them; whole numbers until here.
+    # Ordered pairs of pixels, by whether slot and object agree on them; integers up to here.
     both = table.square().sum((-2, -1)) - pixels
     slot = table.sum(-1).square().sum(-1) - pixels
     label = table.sum(-2).square().sum(-1) - pixels
@@ -58,13 +58,13 @@ def fg_ari(
 class ForegroundARI(MeanOverImages):
     """Mean of :func:`fg_ari` over the images (or frames) of a dataset.
 
-    Images without a foreground are left out; ``n_undefined`` tells how many after ``compute()``.
+    Images without foreground are left out; ``n_undefined`` is their number after ``compute()``.
 
     Args:
         n_slots: Number of slots.
-        n_objects: Most objects an image can have.
-        empty: What an image without a foreground counts as; NaN leaves it out, the authors' code
-            has 1.0.
+        n_objects: Largest number of objects in an image.
+        empty: The value of an image without foreground; NaN leaves it out, the authors' code has
+            1.0.
         **kwargs: Arguments of :class:`torchmetrics.Metric`.
 
     Example:

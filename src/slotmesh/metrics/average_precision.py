@@ -17,7 +17,7 @@ from slotmesh.ops import _checks as checks
 APMode = Literal["pooled", "idspn"]
 
 AP_THRESHOLDS = (float("inf"), 1.0, 0.5, 0.25, 0.125, 0.0625)
-"""Distances, in CLEVR's units, that a detection has to be nearer than."""
+"""Distances in CLEVR's units; a detection has to be closer."""
 
 
 def average_precision(
@@ -29,20 +29,21 @@ def average_precision(
 ) -> Tensor:
     """Average precision of detected objects over a set of images.
 
-    Every row of ``predicted`` is a detection, with its last number as its confidence. It can be
-    right if material, colour, shape and size (by argmax) are those of an object of its image, and
-    if its distance to that object, in CLEVR's units, is below the threshold.
+    Every row of ``predicted`` is a detection whose last number is its confidence. It can be correct
+    if material, colour, shape and size (by argmax) are those of an object in its image, and if its
+    distance to that object, in CLEVR's units, is below the threshold.
 
     ``"pooled"`` is the score of DSPN and Slot Attention: the detections of all images in one list,
-    by falling confidence; a detection goes to the nearest object with its attributes, and is
-    wrong if an earlier one was right there. (DSPN also takes a distance equal to the threshold.)
+    by decreasing confidence; a detection is assigned to the nearest object with its attributes,
+    and is wrong if an earlier one was correct for that object. (DSPN also accepts a distance equal
+    to the threshold.)
 
-    ``"idspn"`` is the score of iDSPN: images by themselves; a detection goes to the nearest object
-    that is left, which is used up even if it is too far away; the mean over images with objects.
-    iDSPN's released code scores the first image of each batch only; this scores all of them.
+    ``"idspn"`` is the score of iDSPN: each image separately; a detection is assigned to the nearest
+    object that is left, which is used up even if it is too far away; then the mean over images
+    with objects. iDSPN's released code scores only the first image of each batch; this scores all.
 
-    Precision is interpolated at every point. Equal confidences have no order, and are added at
-    once, so that the result does not depend on that of the images.
+    Precision is interpolated at every point. Detections of equal confidence are added at once, so
+    the result does not depend on the order of the images.
 
     Args:
         predicted: ``(batch, n_slots, 19)``, see :data:`~slotmesh.metrics.CLEVR_COLUMNS`.
@@ -51,7 +52,7 @@ def average_precision(
         mode: ``"pooled"`` or ``"idspn"``.
 
     Returns:
-        float64 ``(len(thresholds))``, NaN where there is no object at all.
+        float64 ``(len(thresholds))``, NaN if there is no object at all.
 
     Example:
         >>> import torch
@@ -70,7 +71,7 @@ def average_precision(
         score = tables.pooled(found, near)
     else:
         each = tables.by_image(found, near)[found.n_objects > 0]
-        # Exact sums: the order of images, and so of processes, changes nothing.
+        # Exact sums, independent of the order of images and so of processes.
         score = np.array([math.fsum(c) / len(each) if len(each) else math.nan for c in each.T])
     return torch.as_tensor(score, dtype=torch.float64, device=predicted.device)
 
@@ -82,9 +83,9 @@ def average_precision_per_image(
     thresholds: Sequence[float] = AP_THRESHOLDS,
     mode: APMode = "pooled",
 ) -> Tensor:
-    """:func:`average_precision` of each image as a dataset of its own.
+    """:func:`average_precision` of each image separately.
 
-    With ``"idspn"`` their mean is that of the dataset; with ``"pooled"`` it is not.
+    With ``"idspn"`` their mean is the value of the dataset; with ``"pooled"`` it is not.
 
     Args:
         predicted: ``(batch, n_slots, 19)``.
@@ -114,11 +115,11 @@ def average_precision_per_image(
 class AveragePrecision(Metric):
     """:func:`average_precision` over a dataset.
 
-    ``compute()`` gives ``{"ap_inf": ..., "ap_1": ..., "ap_0.5": ..., ...}``, one a threshold.
-    All tables are kept until then, 1.5 kB an image.
+    ``compute()`` returns ``{"ap_inf": ..., "ap_1": ..., "ap_0.5": ..., ...}``, one per threshold.
+    All tables are kept until then, 1.5 kB per image.
 
     Args:
-        n_slots: Detections an image.
+        n_slots: Detections per image.
         n_objects: Rows of the targets.
         thresholds: Distances above 0.
         mode: ``"pooled"`` or ``"idspn"``, as in :func:`average_precision`.
@@ -141,8 +142,8 @@ class AveragePrecision(Metric):
     ap_predicted: list[Tensor] | Tensor
     ap_target: list[Tensor] | Tensor
     n_undefined: Tensor | None
-    """Images without objects that ``"idspn"`` left out, of all processes, as of the last
-    ``compute()``; None before it. ``"pooled"`` leaves none out: their detections are wrong ones."""
+    """Number of images without objects that ``"idspn"`` left out, of all processes, as of the last
+    ``compute()``; None before. ``"pooled"`` leaves none out: their detections count as wrong."""
 
     def __init__(
         self,
@@ -161,17 +162,17 @@ class AveragePrecision(Metric):
         self.thresholds = tuple(_check_settings(thresholds, mode))
         self.mode: APMode = mode
         self.n_undefined = None
-        # One-dimensional and float32: what torchmetrics takes from a process that saw no image.
+        # One-dimensional and float32, as torchmetrics assumes for a process that saw no image.
         self.add_state("ap_predicted", [], dist_reduce_fx="cat")
         self.add_state("ap_target", [], dist_reduce_fx="cat")
 
     @property
     def names(self) -> list[str]:
-        """The keys of ``compute()``, one a threshold."""
+        """The keys of ``compute()``, one per threshold."""
         return [f"ap_{threshold:g}" for threshold in self.thresholds]
 
     def per_image(self, predicted: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The value of each image by itself, ``(batch)`` a threshold; the state does not change."""
+        """The value of each image, ``(batch)`` per threshold; the state does not change."""
         values = average_precision_per_image(
             predicted, target, thresholds=self.thresholds, mode=self.mode
         )
@@ -192,7 +193,7 @@ class AveragePrecision(Metric):
         self.ap_target.append(target.detach().float().flatten())
 
     def compute(self) -> dict[str, Tensor]:
-        """The value of all images of all processes, float64, one a threshold."""
+        """The value over all images of all processes, float64, one per threshold."""
         if isinstance(self.ap_predicted, list) and not self.ap_predicted:
             predicted = torch.zeros(0, device=self.device)
             target = predicted
@@ -220,14 +221,14 @@ def _check(
 ) -> list[float]:
     for name, value in (("predicted", predicted), ("target", target)):
         if not isinstance(value, Tensor) or value.ndim != 3 or value.shape[-1] != CLEVR_WIDTH:
-            came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
-                f"average_precision: {name} is {came}, expected a tensor (batch, n, "
+                f"average_precision: {name} is {got}, expected a tensor (batch, n, "
                 f"{CLEVR_WIDTH}). Make targets with encode_objects."
             )
     if len(predicted) != len(target):
         raise ValueError(
-            f"average_precision: {len(predicted)} images are predicted and {len(target)} given as "
+            f"average_precision: got {len(predicted)} images in predicted and {len(target)} in "
             "target, expected the same number."
         )
     return _check_settings(thresholds, mode)

@@ -1,7 +1,7 @@
-"""An object of CLEVR as 19 numbers: what a property predictor is trained on and scored by.
+"""An object of CLEVR as 19 numbers: the target of a property predictor.
 
-The layout is that of iDSPN: position / 3, material, colour, shape and size as one-hot vectors, and
-whether the object is real. The order of the labels inside a vector is that of our tables.
+The layout is that of iDSPN: position / 3, then material, colour, shape and size as one-hot vectors,
+and whether the object is real. The order of the labels inside a vector is that of our tables.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from slotmesh.ops import _checks as checks
 from slotmesh.worlds.clevr import CLEVR_COLOURS, CLEVR_MATERIALS, CLEVR_SHAPES, CLEVR_SIZES
 
 POSITION_SCALE = 3.0
-"""Positions are divided by this; x and y are then within -1 to 1."""
+"""Positions are divided by this; x and y are then from -1 to 1."""
 
 CLEVR_LABELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -24,7 +24,7 @@ CLEVR_LABELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "size": CLEVR_SIZES,
     }
 )
-"""Attributes in the order of their columns, each with its labels."""
+"""Attributes in the order of their columns, with their labels."""
 
 
 def _columns() -> dict[str, slice]:
@@ -38,14 +38,14 @@ def _columns() -> dict[str, slice]:
 
 
 CLEVR_COLUMNS: Mapping[str, slice] = MappingProxyType(_columns())
-"""Where in the 19 numbers each property is; ``real`` is also the confidence of a prediction."""
+"""Position of each property in the 19 numbers; ``real`` is also the confidence of a detection."""
 
 CLEVR_WIDTH = CLEVR_COLUMNS["real"].stop
-"""Numbers an object: 19."""
+"""Numbers per object: 19."""
 
 
 def encode_objects(objects: Mapping[str, Tensor], present: Tensor) -> Tensor:
-    """Tables of objects as targets of a property predictor.
+    """Encode tables of objects as targets of a property predictor.
 
     Args:
         objects: Columns ``position`` ``(..., n, 3)`` and ``material``, ``color``, ``shape`` and

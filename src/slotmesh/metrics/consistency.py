@@ -1,4 +1,4 @@
-"""Temporal consistency: whether objects keep their slots from frame to frame."""
+"""Temporal consistency: how often objects keep their slots from frame to frame."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ def temporal_consistency(
 ) -> Tensor:
     """Share of objects that the same slot holds in two consecutive frames.
 
-    Objects are matched with slots in each frame by themselves, as for
-    :func:`~slotmesh.metrics.fg_miou`. Counted are the objects that show in both frames; for longer
-    videos, those of all pairs of consecutive frames together.
+    Objects are matched with slots in each frame separately, as for
+    :func:`~slotmesh.metrics.fg_miou`. Objects count if they are visible in both frames; for longer
+    videos, all pairs of consecutive frames are pooled.
 
-    Row ``i`` is the same object in every frame. The authors' rows are not: they take objects of
-    equal colour, material and shape for the same, which is as good, since no two objects of a
-    video are alike.
+    Row ``i`` must be the same object in every frame. In the authors' files it is not: they identify
+    objects by colour, material and shape, which is equivalent, since no two objects of a video are
+    alike.
 
     Args:
         predicted: Integers ``(..., T, H, W)``, the slot of each pixel.
@@ -32,12 +32,12 @@ def temporal_consistency(
         present: ``(..., T, n_objects)``, True where an object is in view. Objects without a pixel
             in a frame do not count there.
         n_slots: Number of slots.
-        zero_overlap: Whether an object that was left with a slot which it shares no pixel with is
-            held by that slot, as in the authors' code. Which of the free slots it gets is then up
-            to the solver, and so is part of the result.
+        zero_overlap: Whether a slot holds an object that it was matched with but shares no pixel
+            with, as in the authors' code. Which of the free slots such an object gets is up to the
+            solver, and then affects the result.
 
     Returns:
-        float64 ``(...)``, NaN where no object shows in two consecutive frames.
+        float64 ``(...)``, NaN if no object is visible in two consecutive frames.
 
     Example:
         >>> import torch
@@ -49,9 +49,9 @@ def temporal_consistency(
     """
     op = "temporal_consistency"
     if not isinstance(present, Tensor) or present.ndim < 2 or present.shape[-2] < 2:
-        came = tuple(present.shape) if isinstance(present, Tensor) else type(present).__name__
+        got = tuple(present.shape) if isinstance(present, Tensor) else type(present).__name__
         raise ValueError(
-            f"{op}: present is {came}, expected a tensor (..., T, n_objects) with at least two "
+            f"{op}: present is {got}, expected a tensor (..., T, n_objects) with at least two "
             "frames. Pass sample.present of a video."
         )
     found = match(op, predicted, truth, n_slots, present.shape[-1], present)
@@ -67,7 +67,7 @@ def temporal_consistency(
 class TemporalConsistency(MeanOverImages):
     """Mean of :func:`temporal_consistency` over the videos of a dataset.
 
-    Videos without an object in two consecutive frames are left out; ``n_undefined`` tells how many
+    Videos without an object in two consecutive frames are left out; ``n_undefined`` is their number
     after ``compute()``.
 
     Args:
@@ -97,5 +97,5 @@ class TemporalConsistency(MeanOverImages):
         )
 
     def update(self, predicted: Tensor, truth: Tensor, present: Tensor) -> None:
-        """Add videos: integers ``(..., T, H, W)``, and who is in view ``(..., T, n_objects)``."""
+        """Add videos: integers ``(..., T, H, W)``, and what is in view ``(..., T, n_objects)``."""
         self.add(self.per_image(predicted, truth, present))

@@ -14,11 +14,11 @@ class Matching(NamedTuple):
     """Objects and the slots that were matched with them."""
 
     slot: Tensor
-    """int64 ``(..., n_objects)``: the slot of each object, -1 where there is none."""
+    """int64 ``(..., n_objects)``: the slot of each object, -1 for none."""
     iou: Tensor
-    """float64 ``(..., n_objects)``: overlap with that slot, 0 where there is none."""
+    """float64 ``(..., n_objects)``: intersection over union with that slot, 0 for none."""
     real: Tensor
-    """bool ``(..., n_objects)``: objects that count, those that show at least a pixel."""
+    """bool ``(..., n_objects)``: objects that count: those with at least one visible pixel."""
 
 
 def match_objects(
@@ -29,18 +29,18 @@ def match_objects(
     n_objects: int,
     present: Tensor | None = None,
 ) -> Matching:
-    """Match objects with slots so that the sum of their intersections over unions is greatest.
+    """Match objects with slots one to one, maximising the sum of intersections over unions.
 
-    An object may be left with a slot that it shares no pixel with: its overlap is 0, and which of
-    the free slots it is has no meaning. With more objects than slots some have none.
+    An object may be matched with a slot that it shares no pixel with: its overlap is 0, and which
+    of the free slots it gets is arbitrary. With more objects than slots, some get none.
 
     Args:
         predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
         truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
         n_slots: Number of slots.
-        n_objects: Most objects an image can have.
-        present: ``(..., n_objects)``, True where an object shall count; default all. Objects
-            without a pixel never count.
+        n_objects: Largest number of objects in an image.
+        present: ``(..., n_objects)``, True for objects that count; default all. Objects without a
+            pixel never count.
 
     Returns:
         A :class:`Matching`.
@@ -66,7 +66,7 @@ def match(
     n_objects: int,
     present: Tensor | None,
 ) -> Matching:
-    """:func:`match_objects`, in the name of the metric that asks."""
+    """:func:`match_objects`, with the name of the metric in its errors."""
     table = contingency(op, predicted, truth, n_slots=n_slots, n_objects=n_objects).mT
     shared, area = table[..., 1:, :], table[..., 1:, :].sum(-1)
     real = area > 0
@@ -80,7 +80,7 @@ def match(
         real = real & present
     union = area.unsqueeze(-1) + table.sum(-2).unsqueeze(-2) - shared
     iou = shared.double() / union.clamp(min=1)
-    # Below every real object: padding takes no slot that an object could have.
+    # Less than any real object, so that padding takes no slot from one.
     slot = assign(torch.where(real.unsqueeze(-1), iou, -1.0), maximize=True)
     slot = torch.where(real, slot, -1)
     held = iou.gather(-1, slot.clamp(min=0).unsqueeze(-1)).squeeze(-1)

@@ -37,22 +37,22 @@ def fg_miou(
     present: Tensor | None = None,
     return_matching: bool = False,
 ) -> Tensor | tuple[Tensor, Matching]:
-    """Intersection over union of objects and the slots matched with them, mean over objects.
+    """Mean intersection over union of objects and the slots matched with them.
 
-    Slots are matched one to one so that the mean is greatest. All pixels of a slot count, those
-    on the background too. An object that gets no slot counts 0.
+    Slots and objects are matched one to one so that the mean is greatest. All pixels of a slot
+    count, including those on the background. An object without a slot counts as 0.
 
     Args:
         predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
         truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
         n_slots: Number of slots.
-        n_objects: Most objects an image can have; may be more than slots.
-        present: ``(..., n_objects)``, True where an object shall count; default all. Objects
-            without a pixel never count.
+        n_objects: Largest number of objects in an image; may be more than slots.
+        present: ``(..., n_objects)``, True for objects that count; default all. Objects without a
+            pixel never count.
         return_matching: Also return the :class:`Matching`.
 
     Returns:
-        float64 ``(...)``, NaN where an image has no object.
+        float64 ``(...)``, NaN for an image without objects.
 
     Example:
         >>> import torch
@@ -69,11 +69,11 @@ def fg_miou(
 class ForegroundMIoU(MeanOverImages):
     """Mean of :func:`fg_miou` over the images (or frames) of a dataset.
 
-    Images without an object are left out; ``n_undefined`` tells how many after ``compute()``.
+    Images without objects are left out; ``n_undefined`` is their number after ``compute()``.
 
     Args:
         n_slots: Number of slots.
-        n_objects: Most objects an image can have.
+        n_objects: Largest number of objects in an image.
         **kwargs: Arguments of :class:`torchmetrics.Metric`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Normalised root of the mean squared error between sets."""
+"""Normalised root mean squared error between sets."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from slotmesh.ops import assign, pairwise_cost
 
 
 def matched_squared_error(predicted: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error of the one-to-one match that makes it least.
+    """Mean squared error of the best one-to-one match.
 
     Args:
         predicted: ``(..., n, dim)``.
         target: ``(..., n, dim)``.
 
     Returns:
-        float64 ``(...)``; not finite where a prediction is not.
+        float64 ``(...)``; not finite if a prediction is not.
 
     Example:
         >>> import torch
@@ -37,16 +37,16 @@ def matched_squared_error(predicted: Tensor, target: Tensor) -> Tensor:
         )
     found, wanted = predicted.detach().double(), target.detach().double()
     cost = pairwise_cost(found, wanted, "sqeuclidean")
-    # A diverged prediction matches anything: the error below shows it.
+    # A diverged prediction may match anything: the error below is not finite either.
     partner = assign(torch.where(cost.isfinite(), cost, 0.0))
     matched = wanted.gather(-2, partner.unsqueeze(-1).expand_as(found))
     return (found - matched).square().mean((-2, -1))
 
 
 def normalised_rmse(predicted: Tensor, target: Tensor, *, sigma: float) -> Tensor:
-    """Root of the mean squared error over all sets, divided by the targets' standard deviation.
+    """Root mean squared error over all sets, divided by the targets' standard deviation.
 
-    Predictions are matched with targets one to one. 1 is what predicting the mean gives.
+    Predictions are matched with targets one to one. Predicting the mean scores 1.
 
     Args:
         predicted: ``(..., n, dim)``.
@@ -69,7 +69,7 @@ def normalised_rmse(predicted: Tensor, target: Tensor, *, sigma: float) -> Tenso
 class NormalisedRMSE(Metric):
     """:func:`normalised_rmse` over a dataset: squared errors are pooled before the root.
 
-    No set is undefined; where a prediction is not finite neither is the result.
+    No set is undefined; if a prediction is not finite, neither is the result.
 
     Args:
         sigma: Standard deviation of the targets.

@@ -1,4 +1,4 @@
-"""Whole networks: what the paper trains, from images or sets to slots and what is made of them."""
+"""The networks of the paper, from images or sets to slots and predictions."""
 
 from slotmesh.models.images import to_unit
 from slotmesh.models.object_discovery import DiscoveryOutput, ObjectDiscovery

@@ -1,4 +1,4 @@
-"""What all models have in common."""
+"""Common base of all models."""
 
 from typing import Any
 
@@ -24,10 +24,10 @@ class Model(
     tags=["object-centric-learning", "slot-attention", "optimal-transport"],
     coders={Part: (Part.to_config, Part.from_config)},  # pyright: ignore[reportArgumentType]
 ):
-    """A network that is saved with its settings."""
+    """A network that is saved together with its settings."""
 
     def record(self, attention: SlotAttention, **parts: Part) -> None:
-        """Let the saved settings say what the model is made of, also where that was a default."""
+        """Store the parts in the saved settings, including those chosen by default."""
         config: Any = self._hub_mixin_config
         made: Any = attention._hub_mixin_config
         config.update({name: made[name] for name in ("transport", "init")})
@@ -35,14 +35,14 @@ class Model(
 
 
 def default_init(init: SlotInitializer | None, implicit: bool) -> SlotInitializer:
-    """The given one, or a Gaussian: fixed where implicit slots do not depend on their start."""
+    """The given one, or a Gaussian: fixed if implicit, where slots do not depend on their start."""
     if init is not None:
         return init
     return FixedGaussian() if implicit else LearnedGaussian()
 
 
 def discovery_transport(transport: SlotTransport | None, implicit: bool) -> SlotTransport:
-    """The given one, or MESH; through several iterations its implicit gradient trains better."""
+    """The given one, or MESH, whose implicit gradient trains better through several iterations."""
     if transport is not None:
         return transport
     return Mesh() if implicit else Mesh(grad="implicit")

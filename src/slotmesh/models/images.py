@@ -1,20 +1,20 @@
-"""Images as the models take them: uint8, or floats from -1 to 1."""
+"""Check and convert images for the models: uint8, or floats from -1 to 1."""
 
 import torch
 from torch import Tensor
 
 from slotmesh.ops import _checks as checks
 
-# Room for the rounding of an image that was resized or stored in half precision.
+# For rounding errors of an image that was resized or stored in half precision.
 _TOLERANCE = 1e-2
 
 
 def to_unit(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Pixels from -1 to 1, the range that the models compute in and reconstruct.
+    """Convert pixels to the range -1 to 1, which the models use and reconstruct.
 
     Args:
-        image: uint8 of any shape; or floats from -1 to 1, which come back as they are.
-        dtype: What uint8 becomes.
+        image: uint8 of any shape, or floats from -1 to 1, which are returned as they are.
+        dtype: Result type for uint8.
 
     Example:
         >>> import torch
@@ -28,9 +28,9 @@ def to_unit(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 def prepare(
     op: str, name: str, image: object, shape: tuple[int | str, ...], like: Tensor
 ) -> Tensor:
-    """Check an image or a video, and bring it to the range and dtype of a model's weights.
+    """Check an image or a video, and convert it to the range and dtype of a model.
 
-    ``shape`` has a word for each dimension that may be of any size but 0.
+    ``shape`` has a word for each dimension that may have any size above 0.
     """
     image = _check_tensor(op, name, image)
     fits = image.ndim == len(shape) and all(
@@ -40,7 +40,7 @@ def prepare(
     if not fits:
         raise ValueError(
             f"{op}: {name} has shape {tuple(image.shape)}, expected "
-            f"({', '.join(map(str, shape))}). {_mend(name, image, shape)}"
+            f"({', '.join(map(str, shape))}). {_fix(name, image, shape)}"
         )
     if image.device != like.device:
         raise ValueError(
@@ -86,8 +86,8 @@ def _to_unit(op: str, name: str, image: Tensor, dtype: torch.dtype) -> Tensor:
     return image
 
 
-def _mend(name: str, image: Tensor, shape: tuple[int | str, ...]) -> str:
-    """How to give an image the right shape."""
+def _fix(name: str, image: Tensor, shape: tuple[int | str, ...]) -> str:
+    """Say how to give an image the right shape."""
     if image.ndim == len(shape) - 1:
         return f"Add the missing dimension with {name}[None] or {name}.unsqueeze(1)."
     if image.ndim == len(shape) and tuple(image.shape[-3:]) == (*shape[-2:], shape[-3]):

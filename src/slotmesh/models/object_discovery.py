@@ -1,4 +1,4 @@
-"""Finding objects by reconstructing images: the paper's Multi-dSprites and ClevrTex network."""
+"""Object discovery by reconstruction: the paper's network for Multi-dSprites and ClevrTex."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,11 +23,11 @@ class DiscoveryOutput(NamedTuple):
     """What :class:`ObjectDiscovery` returns."""
 
     reconstruction: Tensor
-    """``(batch, 3, H, W)``: the pictures of the slots, weighted by their masks."""
+    """``(batch, 3, H, W)``: the images of the slots, weighted by their masks."""
     rgb: Tensor
-    """``(batch, m, 3, H, W)``: the picture of each slot."""
+    """``(batch, m, 3, H, W)``: the image of each slot."""
     masks: Tensor
-    """``(batch, m, H, W)``: the share of each slot in each pixel, sums to 1 over slots."""
+    """``(batch, m, H, W)``: the share of each slot in each pixel; sums to 1 over slots."""
     slots: Tensor
     """``(batch, m, slot_dim)``."""
     attention: Tensor
@@ -35,18 +35,18 @@ class DiscoveryOutput(NamedTuple):
     transport: Transport
     """The transport behind it."""
     trace: Tensor | None
-    """``(batch, n_iters, m, n)``: the attention of every iteration, if asked for."""
+    """``(batch, n_iters, m, n)``: the attention of every iteration, if ``trace=True``."""
 
 
 class ObjectDiscovery(Model):
-    """Learns objects without labels: an image has to be reconstructed from its slots alone.
+    """Discover objects without labels, by reconstructing an image from its slots alone.
 
-    The defaults are those of Multi-dSprites. ClevrTex has ``ObjectDiscovery(11, channels=64,
-    slot_dim=128, mlp_dim=256)``. The loss is the mean squared error of ``reconstruction`` against
+    The defaults are for Multi-dSprites; for ClevrTex use ``ObjectDiscovery(11, channels=64,
+    slot_dim=128, mlp_dim=256)``. The loss is the mean squared error between ``reconstruction`` and
     :func:`to_unit(image) <slotmesh.models.to_unit>`.
 
     Args:
-        n_slots: Number of slots: most objects in an image, and one for the background.
+        n_slots: Number of slots: the largest number of objects, plus one for the background.
         transport: As for :class:`~slotmesh.SlotAttention`; default ``Mesh(grad="implicit")``, or
             ``Mesh()`` with ``implicit``, where gradients go through one iteration only.
         n_iters: Iterations.
@@ -54,9 +54,9 @@ class ObjectDiscovery(Model):
         channels: Channels of encoder and decoder.
         slot_dim: Size of a slot.
         mlp_dim: Width of the hidden layers in slot attention.
-        init: Where slots start; default :class:`~slotmesh.nn.LearnedGaussian`, or
+        init: Initial slots; default :class:`~slotmesh.nn.LearnedGaussian`, or
             :class:`~slotmesh.nn.FixedGaussian` with ``implicit``.
-        implicit: Differentiate slots implicitly; the authors do not here.
+        implicit: Differentiate slots implicitly, which the authors do not do here.
 
     Example:
         >>> import torch
@@ -104,13 +104,13 @@ class ObjectDiscovery(Model):
         generator: torch.Generator | None = None,
         trace: bool = False,
     ) -> DiscoveryOutput:
-        """Find objects and draw them.
+        """Find objects and reconstruct the image.
 
         Args:
             image: ``(batch, 3, H, W)``: uint8, or floats from -1 to 1.
-            slots: ``(batch, m, slot_dim)`` to start from; default what ``init`` makes.
+            slots: Initial slots ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
-            generator: Source of the slots' randomness and of MESH's noise.
+            generator: Random generator for initial slots and MESH's noise.
             trace: Also return the attention of every iteration.
 
         Returns:

@@ -1,4 +1,4 @@
-"""From an image to the properties of its objects: the network of the paper's CLEVR experiment."""
+"""Property prediction: the paper's network for CLEVR."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class PropertyOutput(NamedTuple):
     """What :class:`PropertyPredictor` returns."""
 
     properties: Tensor
-    """``(batch, m, n_properties)``: linear, neither squashed nor normalised."""
+    """``(batch, m, n_properties)``: the output of a linear layer."""
     slots: Tensor
     """``(batch, m, slot_dim)``."""
     attention: Tensor
@@ -25,30 +25,30 @@ class PropertyOutput(NamedTuple):
     transport: Transport
     """The transport behind it."""
     trace: Tensor | None
-    """``(batch, n_iters, m, n)``: the attention of every iteration, if asked for; one more with
-    ``extra_step``."""
+    """``(batch, n_iters, m, n)``: the attention of every iteration, if ``trace=True``; one more
+    with ``extra_step``."""
 
 
 class PropertyPredictor(Model):
-    """Predicts a set of objects: encoder, slot attention, and a small network for each slot.
+    """Predict the properties of a set of objects: encoder, slot attention, and an MLP per slot.
 
     The defaults are for CLEVR at 128x128: 1024 inputs, ten slots, 19 properties (three
     coordinates, eight colours, three shapes, two materials, two sizes, and whether there is an
-    object at all; their order is the loss's affair).
+    object at all; the loss decides their order).
 
     Args:
-        n_slots: Number of slots: most objects in an image.
+        n_slots: Number of slots: the largest number of objects in an image.
         transport: As for :class:`~slotmesh.SlotAttention`; default :class:`~slotmesh.nn.Mesh`.
         n_iters: Iterations.
         resolution: Height and width of the image.
         channels: Channels of the encoder.
         slot_dim: Size of a slot.
         mlp_dim: Width of the hidden layers in slot attention.
-        n_properties: Numbers to predict for each slot.
-        init: Where slots start; default :class:`~slotmesh.nn.FixedGaussian` with ``implicit``,
+        n_properties: Numbers to predict per slot.
+        init: Initial slots; default :class:`~slotmesh.nn.FixedGaussian` with ``implicit``,
             :class:`~slotmesh.nn.LearnedGaussian` without.
         implicit: Differentiate slots implicitly, as in the paper's main table.
-        extra_step: Take the differentiated iteration in addition to ``n_iters``.
+        extra_step: Make the differentiated iteration an additional one after ``n_iters``.
         strides: Strides of the encoder's convolutions.
 
     Example:
@@ -104,13 +104,13 @@ class PropertyPredictor(Model):
         generator: torch.Generator | None = None,
         trace: bool = False,
     ) -> PropertyOutput:
-        """Predict.
+        """Predict the properties of the objects.
 
         Args:
             image: ``(batch, 3, H, W)``: uint8, or floats from -1 to 1.
-            slots: ``(batch, m, slot_dim)`` to start from; default what ``init`` makes.
+            slots: Initial slots ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
-            generator: Source of the slots' randomness and of MESH's noise.
+            generator: Random generator for initial slots and MESH's noise.
             trace: Also return the attention of every iteration.
 
         Returns:

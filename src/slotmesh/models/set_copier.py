@@ -1,4 +1,4 @@
-"""Slot attention by itself: the network of the paper's random objects."""
+"""Slot attention on its own: the paper's network for random objects."""
 
 import torch
 from torch import Tensor, nn
@@ -15,29 +15,29 @@ from slotmesh.ops import _checks as checks
 
 
 class SetCopier(Model):
-    """Finds the vectors of a set that are not background: its slots are the prediction.
+    """Find the vectors of a set that are not background; the slots are the prediction.
 
     "We directly apply slot attention" (paper, appendix F): no encoder and no head. Slot attention
-    normalises its inputs, which takes the mean and the norm of each vector away, so that 32 numbers
-    cannot be copied with a smaller root mean squared error than about 0.216 of their deviation.
-    ``raw_values`` takes that bound away, ``rescale`` makes all sets equally large, ``head`` lets
-    slots be something else than the vectors: none of the three is the paper's.
+    normalises its inputs, which discards the mean and the norm of each vector, so vectors of 32
+    numbers cannot be copied with a root mean squared error below about 0.216 of their standard
+    deviation. ``raw_values`` removes that bound, ``rescale`` gives all sets the same scale, and
+    ``head`` lets slots differ from the vectors. None of the three is in the paper.
 
     Args:
-        dim: Size of an input, and of a slot where ``slot_dim`` is not given.
-        n_slots: Number of slots: of vectors to find.
+        dim: Size of an input, and of a slot unless ``slot_dim`` is given.
+        n_slots: Number of slots, which is the number of vectors to find.
         transport: As for :class:`~slotmesh.SlotAttention`, like the rest; default
             :class:`~slotmesh.nn.Mesh`.
         n_iters: Iterations.
         mlp_dim: Width of the hidden layers.
-        init: Where slots start; default :class:`~slotmesh.nn.FixedGaussian`.
+        init: Initial slots; default :class:`~slotmesh.nn.FixedGaussian`.
         implicit: Differentiate slots implicitly, as the paper does here.
-        extra_step: Take the differentiated iteration in addition to ``n_iters``.
-        raw_values: Make values of the vectors as they come, not normalised.
-        rescale: Divide each set by its root mean square, counted over ``n_slots`` vectors as the
-            rest is zero, and multiply the prediction by it.
-        head: Predict by a linear layer on the slots.
-        slot_dim: Size of a slot; another than ``dim`` needs a head.
+        extra_step: Make the differentiated iteration an additional one after ``n_iters``.
+        raw_values: Compute values from the vectors without normalising them.
+        rescale: Divide each set by its root mean square (over ``n_slots`` vectors, as the rest is
+            zero), and multiply the prediction by it.
+        head: Predict with a linear layer on the slots.
+        slot_dim: Size of a slot; needs a head if it is not ``dim``.
 
     Example:
         >>> from slotmesh.models import SetCopier
@@ -67,7 +67,7 @@ class SetCopier(Model):
         slot_dim = dim if slot_dim is None else slot_dim
         if slot_dim != dim and not head:
             raise ValueError(
-                f"SetCopier: slot_dim is {slot_dim} and dim {dim}, expected the same without a "
+                f"SetCopier: slot_dim is {slot_dim} and dim is {dim}, expected the same without a "
                 "head. Pass head=True, or leave slot_dim out."
             )
         self.attention = SlotAttention(
@@ -89,16 +89,16 @@ class SetCopier(Model):
     def forward(
         self, inputs: Tensor, *, generator: torch.Generator | None = None, trace: bool = False
     ) -> SlotAttentionOutput:
-        """Copy.
+        """Find and copy the vectors.
 
         Args:
             inputs: ``(..., n, dim)``.
-            generator: Source of the slots' randomness and of MESH's noise.
+            generator: Random generator for initial slots and MESH's noise.
             trace: Also return the attention of every iteration.
 
         Returns:
             A :class:`~slotmesh.nn.SlotAttentionOutput` whose ``slots`` ``(..., m, dim)`` are the
-            prediction, also behind a head.
+            prediction, after the head if there is one.
         """
         scale = self._scale(inputs) if self.rescale else None
         if scale is not None:
@@ -112,5 +112,5 @@ class SetCopier(Model):
         checks.check_matrix("SetCopier", "inputs", inputs, "(..., n, dim)")
         n = self.attention.n_slots * inputs.shape[-1]
         norm = torch.linalg.vector_norm(inputs, dim=(-2, -1), keepdim=True)
-        # A set of zeros stays one.
+        # A set of zeros stays zero.
         return (norm / n**0.5).clamp(min=torch.finfo(inputs.dtype).tiny)

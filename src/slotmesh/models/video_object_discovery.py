@@ -1,4 +1,4 @@
-"""Finding and following objects in videos: the paper's CLEVRER network."""
+"""Object discovery in videos: the paper's network for CLEVRER."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,14 +23,14 @@ from slotmesh.ops import _checks as checks
 
 
 class VideoOutput(NamedTuple):
-    """What :class:`VideoObjectDiscovery` returns: everything for each of the T frames."""
+    """What :class:`VideoObjectDiscovery` returns, for each of the T frames."""
 
     reconstruction: Tensor
-    """``(batch, T, 3, H, W)``: the pictures of the slots, weighted by their masks."""
+    """``(batch, T, 3, H, W)``: the images of the slots, weighted by their masks."""
     rgb: Tensor
-    """``(batch, T, m, 3, H, W)``: the picture of each slot."""
+    """``(batch, T, m, 3, H, W)``: the image of each slot."""
     masks: Tensor
-    """``(batch, T, m, H, W)``: the share of each slot in each pixel, sums to 1 over slots."""
+    """``(batch, T, m, H, W)``: the share of each slot in each pixel; sums to 1 over slots."""
     slots: Tensor
     """``(batch, T, m, slot_dim)``."""
     attention: Tensor
@@ -38,34 +38,34 @@ class VideoOutput(NamedTuple):
     transport: Transport
     """The transport behind it, its fields ``(batch, T, ...)``."""
     trace: Tensor | None
-    """``(batch, T, n_iters, m, n)``: the attention of every iteration, if asked for."""
+    """``(batch, T, n_iters, m, n)``: the attention of every iteration, if ``trace=True``."""
     kl: Tensor
-    """``(batch,)``: what the transition adds to the loss, summed over the T - 1 transitions; 0
-    unless it learns."""
+    """``(batch,)``: the KL term of a learned transition, summed over the T - 1 transitions; 0 for
+    others."""
 
 
 class VideoObjectDiscovery(Model):
-    """Object discovery in which the slots of one frame are the first slots of the next.
+    """Object discovery in which the slots of one frame are the initial slots of the next.
 
-    All frames are encoded at once, slots go through the frames one after another, and all frames
-    are decoded at once. There is no predictor between frames, only the ``transition``, as in the
-    paper. For SA-MESH on CLEVRER the authors measure costs by the cosine: pass
+    All frames are encoded at once, slots are updated frame by frame, and all frames are decoded at
+    once. There is no predictor between frames, only the ``transition``, as in the paper. For
+    SA-MESH on CLEVRER the authors use cosine costs: pass
     ``Mesh(lr=8.0, cost="cosine", cost_scale=6.0, mass=18.0, grad="implicit")``.
 
     Args:
         n_slots: Number of slots.
         transport: As for :class:`~slotmesh.SlotAttention`; default ``Mesh(grad="implicit")``, or
             ``Mesh()`` with ``implicit``, where gradients go through one iteration only.
-        n_iters: Iterations in each frame.
+        n_iters: Iterations per frame.
         resolution: Height and width of the video.
         channels: Channels of encoder and decoder.
         slot_dim: Size of a slot.
         mlp_dim: Width of the hidden layers in slot attention.
-        init: Where the slots of the first frame start; default
+        init: Initial slots of the first frame; default
             :class:`~slotmesh.nn.LearnedGaussian`, or :class:`~slotmesh.nn.FixedGaussian` with
             ``implicit``.
-        implicit: Differentiate slots implicitly; no gradient goes from frame to frame then, and a
-            :class:`~slotmesh.nn.LearnedNoise` learns from its divergence alone.
+        implicit: Differentiate slots implicitly. Gradients then do not flow between frames, and a
+            :class:`~slotmesh.nn.LearnedNoise` learns from its KL term only.
         transition: From frame to frame: :class:`~slotmesh.nn.Transition` (the default, nothing
             added), :class:`~slotmesh.nn.FixedNoise` or :class:`~slotmesh.nn.LearnedNoise`.
 
@@ -121,14 +121,13 @@ class VideoObjectDiscovery(Model):
         generator: torch.Generator | None = None,
         trace: bool = False,
     ) -> VideoOutput:
-        """Find objects in the first frame, follow them, and draw them.
+        """Find objects in the first frame, follow them, and reconstruct all frames.
 
         Args:
             video: ``(batch, T, 3, H, W)``: uint8, or floats from -1 to 1.
-            slots: ``(batch, m, slot_dim)`` to start the first frame from; default what ``init``
-                makes.
+            slots: Initial slots of the first frame ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
-            generator: Source of the randomness of slots and transitions, and of MESH's noise.
+            generator: Random generator for initial slots, transitions and MESH's noise.
             trace: Also return the attention of every iteration.
 
         Returns:
@@ -154,7 +153,7 @@ class VideoObjectDiscovery(Model):
 
 
 def _join(frames: list[SlotAttentionOutput]) -> SlotAttentionOutput:
-    """Results ``(batch, ...)`` of the frames as one ``(batch, T, ...)``."""
+    """Stack the results ``(batch, ...)`` of the frames into ``(batch, T, ...)``."""
     traces = [f.trace for f in frames if f.trace is not None]
     return SlotAttentionOutput(
         slots=torch.stack([f.slots for f in frames], 1),

@@ -1,7 +1,7 @@
-"""The real datasets, read into the same record as the worlds give.
+"""The real datasets, read into the same batches as those of the worlds.
 
-Labels are places in the tuples of :mod:`slotmesh.readers.labels`, one order a factor for all
-readers and worlds: colours gray, red, blue, green, brown, purple, cyan, yellow; materials rubber,
+Labels are indices into the tuples of :mod:`slotmesh.readers.labels`, whose order all readers and
+worlds share: colours gray, red, blue, green, brown, purple, cyan, yellow; materials rubber,
 metal; shapes cube, sphere, cylinder; sizes small, large.
 """
 

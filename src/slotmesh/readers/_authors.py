@@ -1,13 +1,12 @@
 """The layout of the MESH authors' HDF5 files."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from slotmesh.readers._h5 import H5File, Rows
 from slotmesh.readers._identity import Detection, Kind, join, visible
+from slotmesh.readers._images import flatten_layers
 from slotmesh.readers.labels import (
     AUTHORS_COLORS,
     AUTHORS_MATERIALS,
@@ -59,11 +58,11 @@ class AuthorsLayout:
         self.max_objects = k * images.shape[1] if self._attributes else k
         if not 1 <= self.max_objects <= 255:
             raise file.bad(f"masks has {k} objects in a frame, expected 1 to 255 in all")
-        # The authors' files do not say which they are, but no two have the same shapes.
+        # The authors' files do not name their dataset, but no two have the same shapes.
         self.dataset = "clevrer" if video else {10: "clevrtex", 5: "multi-dsprites"}.get(k, "")
 
     def read(self, file: H5File, rows: Rows, which: NDArray[np.int64]) -> Sample:
-        """Some rows, in the order of the file; ``which`` are their numbers."""
+        """Read some rows, in the order of the file; ``which`` are their indices."""
         record = int(which[0]) if len(which) == 1 else None
         images, masks, counts = (
             file.read(name, rows, record) for name in ("images", "masks", "num_objects")
@@ -83,7 +82,7 @@ class AuthorsLayout:
             for i, name in enumerate(("color", "material", "shape")):
                 objects[name] = torch.from_numpy(kinds[..., i].copy())
         else:
-            mask, present = _flatten(layers & real[..., None, None]), real
+            mask, present = flatten_layers(layers & real[..., None, None]), real
         return Sample(
             image=torch.from_numpy(images),
             mask=torch.from_numpy(mask),
@@ -100,7 +99,7 @@ class AuthorsLayout:
         counts: NDArray[np.int64],
         which: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Give an object the same row in every frame: masks, and what each row looks like."""
+        """Give an object the same row in every frame; return masks, and the kind of each row."""
         n, size = len(which), (layers.shape[-2], layers.shape[-1])
         mask = np.zeros((n, layers.shape[1], *size), dtype=np.uint8)
         kinds = np.zeros((n, self.max_objects, 3), dtype=np.int64)
@@ -125,11 +124,3 @@ def _kind(codes: list[int], file: H5File, number: int) -> Kind:
     if any(not 0 < c < len(table) for c, table in zip(codes, _CODES, strict=True)):
         raise file.bad(f"attributes has the codes {codes}, expected 1-8, 1-2 and 1-3", number)
     return _CODES[0][codes[0]], _CODES[1][codes[1]], _CODES[2][codes[2]]
-
-
-def _flatten(layers: NDArray[Any]) -> NDArray[np.uint8]:
-    """``(..., K, H, W)`` 0/1 to the number of the first object, 0 where there is none."""
-    k = layers.shape[-3]
-    none = np.ones((*layers.shape[:-3], 1, *layers.shape[-2:]), dtype=bool)
-    first = np.concatenate([layers, none], axis=-3).argmax(axis=-3)
-    return np.where(first < k, first + 1, 0).astype(np.uint8)

@@ -1,8 +1,8 @@
 """CRC32C, the checksum of TFRecords, over large buffers in numpy.
 
-The checksum is linear over GF(2). A byte's share in it depends on its value and on how many bytes
-follow, so the shares within a block come from one table, are joined by XOR, and the blocks are
-joined in pairs by moving the left one past the right.
+The checksum is linear over GF(2). What a byte adds to it depends on its value and on how many bytes
+follow, so the bytes of a block are looked up in one table and combined by XOR; then the register is
+moved past one block after another.
 """
 
 from functools import cache
@@ -18,7 +18,7 @@ Words = NDArray[np.uint32]
 
 
 def masked_crc32c(data: bytes | memoryview) -> int:
-    """The checksum as TFRecords store it: rotated and offset, so that no file checks itself."""
+    """The checksum as TFRecords store it: rotated and offset."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -35,26 +35,25 @@ def crc32c(data: bytes | memoryview) -> int:
         return _bytewise(data)
     n_blocks = -(-len(data) // _BLOCK)
     padded = np.zeros(n_blocks * _BLOCK, dtype=np.uint8)
-    # Zeros in front change nothing, since the register starts at zero here; its usual start, all
-    # ones, is the same as flipping the first four bytes.
+    # Leading zeros change nothing, since the register starts at zero here; its usual start, all
+    # ones, is equivalent to flipping the first four bytes.
     start = len(padded) - len(data)
     padded[start:] = np.frombuffer(data, dtype=np.uint8)
     padded[start : start + 4] ^= 0xFF
     rows = padded.reshape(n_blocks, _BLOCK)
-    # A megabyte at a time, since the indices take eight times the room of the bytes.
+    # A megabyte at a time, since the indices take eight times the memory of the bytes.
     blocks: Words = np.concatenate(
         [
             np.bitwise_xor.reduce(_shares().take(rows[i : i + 1024] + _offsets()), axis=1)
             for i in range(0, n_blocks, 1024)
         ]
     )
-    level = 0
-    while len(blocks) > 1:
-        if len(blocks) % 2:
-            blocks = np.concatenate([np.zeros(1, np.uint32), blocks])
-        blocks = _move(blocks[0::2], level) ^ blocks[1::2]
-        level += 1
-    return int(blocks[0]) ^ 0xFFFFFFFF
+    crc = 0
+    tables = _block_tables()
+    for block in blocks.tolist():
+        low = tables[0][crc & 0xFF] ^ tables[1][(crc >> 8) & 0xFF]
+        crc = block ^ low ^ tables[2][(crc >> 16) & 0xFF] ^ tables[3][crc >> 24]
+    return crc ^ 0xFFFFFFFF
 
 
 def _bytewise(data: bytes | memoryview) -> int:
@@ -78,7 +77,7 @@ def _byte_table() -> list[int]:
 
 @cache
 def _shares() -> Words:
-    """Share of byte ``b`` at place ``p`` of a block, at ``256 p + b``: uint32 ``(256 * block)``."""
+    """What byte ``b`` at position ``p`` of a block adds, at ``256 p + b``: uint32."""
     step = np.array(_byte_table(), dtype=np.uint32)
     shares = np.empty((_BLOCK, 256), dtype=np.uint32)
     shares[-1] = step
@@ -93,21 +92,12 @@ def _offsets() -> NDArray[np.int64]:
     return np.arange(_BLOCK, dtype=np.int64) * 256
 
 
-def _move(crc: Words, level: int) -> Words:
-    """The registers after ``block * 2^level`` zero bytes."""
-    tables = _move_tables(level)
-    moved = tables[0][crc & 0xFF] ^ tables[1][(crc >> 8) & 0xFF]
-    return moved ^ tables[2][(crc >> 16) & 0xFF] ^ tables[3][crc >> 24]
-
-
 @cache
-def _move_tables(level: int) -> Words:
-    """Per byte of the register: uint32 ``(4, 256)``."""
+def _block_tables() -> list[list[int]]:
+    """The register after a block of zero bytes, by each of its four bytes: ``(4, 256)``."""
     values = np.arange(256, dtype=np.uint32)
     registers: Words = np.stack([values << np.uint32(8 * i) for i in range(4)])
-    if level > 0:
-        return _move(_move(registers, level - 1), level - 1)
     step = np.array(_byte_table(), dtype=np.uint32)
     for _ in range(_BLOCK):
         registers = step[registers & np.uint32(0xFF)] ^ (registers >> np.uint32(8))
-    return registers
+    return registers.tolist()

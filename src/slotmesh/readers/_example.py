@@ -1,7 +1,7 @@
 """A minimal parser of ``tf.train.Example``: just the wire format of protocol buffers.
 
-An Example is a map from names to lists of bytes, floats or integers. Lists of one-byte strings, as
-Multi-dSprites stores its images, are read as a whole by numpy.
+An Example is a map from names to lists of bytes, floats or integers; the last are not needed, and
+skipped. Lists of one-byte strings, as Multi-dSprites stores its images, are read by numpy at once.
 """
 
 import struct
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-Feature = list[bytes] | NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int64]
+Feature = list[bytes] | NDArray[np.uint8] | NDArray[np.float32]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -20,25 +20,26 @@ class MalformedExampleError(ValueError):
 
 
 def parse_example(data: bytes) -> dict[str, Feature]:
-    """The features of a serialised Example.
+    """Parse a serialised Example into its features.
 
-    Byte lists whose entries all have one byte come as uint8 ``(n)``, others as a list of bytes;
-    floats as float32, integers as int64. Of a name that comes twice, the last counts.
+    Byte lists whose entries all have one byte become uint8 ``(n)``, others a list of bytes; floats
+    become float32. Lists of integers are left empty. If a name occurs twice, the last one counts.
 
     Raises:
         MalformedExampleError: If the bytes are not an Example.
 
     Example:
         >>> from slotmesh.readers._example import parse_example
-        >>> parse_example(bytes.fromhex("0a0d0a0b0a017812061a040a020305"))
-        {'x': array([3, 5])}
+        >>> parse_example(bytes.fromhex("0a0d0a0b0a017812060a040a027935"))
+        {'x': [b'y5']}
     """
     features: dict[str, Feature] = {}
-    for number, wire, value in _fields(memoryview(data)):
-        if number == 1:
-            for entry in _messages(value, wire, 1):
-                name, feature = _entry(entry)
-                features[name] = feature
+    try:
+        for number, wire, value in _fields(memoryview(data)):
+            if number == 1:
+                features |= (_entry(entry) for entry in _messages(value, wire, 1))
+    except MalformedExampleError as error:
+        raise MalformedExampleError(f"its data are not a tf.train.Example: {error}") from None
     return features
 
 
@@ -63,14 +64,12 @@ def _feature(data: memoryview) -> Feature:
             found = _byte_list(_as_bytes(value, wire))
         elif number == 2:
             found = _float_list(_as_bytes(value, wire))
-        elif number == 3:
-            found = _int_list(_as_bytes(value, wire))
     return found
 
 
 def _byte_list(data: memoryview) -> list[bytes] | NDArray[np.uint8]:
     if data and len(data) % 3 == 0:
-        # Tag, length 1, the byte: three bytes an entry.
+        # Tag, length 1, the byte: three bytes per entry.
         rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, 3)
         if bool((rows[:, 0] == 0x0A).all()) and bool((rows[:, 1] == 1).all()):
             return rows[:, 2].copy()
@@ -92,22 +91,6 @@ def _float_list(data: memoryview) -> NDArray[np.float32]:
             )
         parts.append(np.frombuffer(packed, dtype="<f4").astype(np.float32))
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
-
-
-def _int_list(data: memoryview) -> NDArray[np.int64]:
-    values: list[int] = []
-    for number, wire, value in _fields(data):
-        if number != 1:
-            continue
-        if wire == _VARINT:
-            assert isinstance(value, int)
-            values.append(value)
-            continue
-        packed, at = _as_bytes(value, wire), 0
-        while at < len(packed):
-            one, at = _varint(packed, at)
-            values.append(one)
-    return np.array(values, dtype=np.uint64).astype(np.int64)
 
 
 def _messages(value: "memoryview | int", wire: int, field: int) -> Iterator[memoryview]:
@@ -144,7 +127,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, "memoryview | int"]]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number of variable length, and where the next field starts."""
+    """Read a number of variable length; also returns where the next field starts."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

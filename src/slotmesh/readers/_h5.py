@@ -1,4 +1,4 @@
-"""HDF5 files that others wrote: nothing in them leads out of them, and all errors name them."""
+"""HDF5 files that others wrote: nothing outside them is opened, and every error names the file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from slotmesh.readers import _door, _h5_safe
-from slotmesh.readers._plugins import no_plugins
+from slotmesh.readers import _h5_safe, _untrusted
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.hdf5_layout import plain
 
@@ -23,11 +22,11 @@ _MOST_TEXTS = 1 << 26
 class H5File:
     """An HDF5 file, for reading.
 
-    Links to elsewhere, virtual datasets, external storage, filters that need a plugin and sizes
-    beyond reason are refused before HDF5 acts on them.
+    Links to other places, virtual datasets, external storage, filters that need a plugin and
+    unreasonable sizes are refused before HDF5 acts on them.
 
     Args:
-        reader: Who reads it, for the error.
+        reader: Name of the reader, for errors.
         path: The file.
     """
 
@@ -39,7 +38,7 @@ class H5File:
                 "by `slotmesh data export` or `data convert`, or one of the MESH authors' layout "
                 "(images, masks, num_objects)."
             )
-        _door.enter(path).close()
+        _untrusted.open_file(path).close()
         with self._looking("it is not an HDF5 file, damaged or cut short"):
             self._file = h5py.File(path, "r")
         self._checked: dict[str, h5py.Dataset] = {}
@@ -52,19 +51,14 @@ class H5File:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def names(self, group: str = "/") -> list[str]:
-        """The entries of a group, in order; none where there is no such group."""
+        """Names of the entries of a group, sorted; empty if there is no such group."""
         with self._looking(f"its group {group!r} is damaged"):
             found = self._find(group)
             return sorted(found) if isinstance(found, h5py.Group) else []
-
-    def attribute(self, name: str) -> str | int | float | bool | None:
-        """An attribute of the file; None where it is not there, or no text or single number."""
-        with self._looking(f"its attribute {name!r} is damaged"):
-            return self._attribute(name) if name in list(self._file.attrs) else None
 
     def attributes(self) -> dict[str, Any]:
         """All attributes of the file."""
@@ -72,7 +66,7 @@ class H5File:
             return {name: self._attribute(name) for name in sorted(self._file.attrs)}
 
     def dataset(self, name: str, dtype: Any | None = None, dims: int | None = None) -> h5py.Dataset:
-        """A dataset, its type and number of dimensions checked."""
+        """A dataset, after checking its type and number of dimensions."""
         if name not in self._checked:
             with self._looking(f"its dataset {name!r} is damaged"):
                 self._checked[name] = self._check(name)
@@ -85,10 +79,10 @@ class H5File:
         return found
 
     def read(self, name: str, rows: Rows, record: int | None = None) -> NDArray[Any]:
-        """Some rows of a dataset."""
+        """Read some rows of a dataset."""
         found = self.dataset(name)
         damaged = f"{name} cannot be read, the file is damaged or cut short"
-        # Its filters are known by now, and need no plugin.
+        # Its filters have been checked, and need no plugin.
         with self._explained(damaged, record):
             problem = _h5_safe.burst_problem(found, rows) if name in self._bursting else None
             if problem:
@@ -96,7 +90,7 @@ class H5File:
             return np.asarray(found[rows])
 
     def texts(self, name: str) -> list[str]:
-        """A list of strings."""
+        """Read a list of strings."""
         with self._looking(f"its dataset {name!r} is damaged"):
             found = self._stored(name)
             simple = found.shape is not None and found.ndim == 1 and found.chunks is None
@@ -109,7 +103,7 @@ class H5File:
         return BadRecord(self.path, record, reason)
 
     def _find(self, name: str) -> Any:
-        """An entry, by links that are in their groups themselves; None where there is none."""
+        """An entry, found through hard links only; None if there is none."""
         found: Any = self._file
         for part in name.strip("/").split("/"):
             if part and (not isinstance(found, h5py.Group) or part not in list(found)):
@@ -122,7 +116,7 @@ class H5File:
         return found
 
     def _stored(self, name: str) -> h5py.Dataset:
-        """A dataset whose data are in the file, and no other."""
+        """A dataset whose data are in this file."""
         found = self._find(name)
         if not isinstance(found, h5py.Dataset):
             there = ", ".join(sorted(self._file)) or "nothing"
@@ -150,8 +144,8 @@ class H5File:
 
     @contextmanager
     def _looking(self, damaged: str) -> Iterator[None]:
-        """While the structure of the file is looked at, of which any part may ask for a plugin."""
-        with self._explained(damaged), no_plugins():
+        """Guard access to the structure of the file, any part of which may ask for a plugin."""
+        with self._explained(damaged), _h5_safe.no_plugins():
             yield
 
     @contextmanager
@@ -160,7 +154,7 @@ class H5File:
             yield
         except BadRecord:
             raise
-        # All of these are what h5py makes of damage.
+        # h5py reports damage by any of these.
         except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
             raise self.bad(f"{damaged}: {error}", record) from error
 

@@ -1,20 +1,23 @@
-"""What a dataset of a stranger's HDF5 file may be: stored in the file, and of a bearable size."""
+"""Checks of HDF5 files that others wrote: data in the file, no plugins, reasonable sizes."""
 
+import os
+import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5z  # pyright: ignore
+from h5py import h5d, h5pl, h5z  # pyright: ignore
 from numpy.typing import NDArray
 
 MOST_ROWS = 1 << 24
 _MOST_BYTES = 1 << 28
-"""Of one row, and of one chunk, which HDF5 holds in memory as a whole."""
+"""Per row, and per chunk, which HDF5 holds in memory as a whole."""
 
-# How many times its size a stored chunk can become: a gigabyte at most is left to HDF5.
+# By what factor a stored chunk can grow; HDF5 may allocate a gigabyte at most.
 _GROWTH = {h5z.FILTER_DEFLATE: 1032, h5z.FILTER_LZF: 88}
 _MOST_GROWN = 1 << 30
 _HARMLESS = {
@@ -28,8 +31,11 @@ _NUMBERS = {np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)}
 _NUMBERS |= {np.dtype(t) for t in (np.bool_, np.float16, np.float32, np.float64)}
 
 
+_lock = threading.RLock()
+
+
 def link_problem(group: h5py.Group, name: str) -> str | None:
-    """Why an entry of a group is not to be followed; None where it is in the group itself."""
+    """Why an entry of a group must not be followed; None if it is a hard link."""
     try:
         link = group.get(name, getlink=True)
     except TypeError:
@@ -42,7 +48,7 @@ def link_problem(group: h5py.Group, name: str) -> str | None:
 
 
 def storage_problem(found: h5py.Dataset) -> str | None:
-    """Why a dataset is not to be read: asked before its shape, for which HDF5 may open files."""
+    """Why a dataset must not be read. Call it before reading the shape, which may open files."""
     properties = found.id.get_create_plist()
     if properties.get_layout() == h5d.VIRTUAL:
         return "is a virtual dataset, whose data are in other files"
@@ -61,7 +67,7 @@ def storage_problem(found: h5py.Dataset) -> str | None:
 
 
 def size_problem(found: h5py.Dataset) -> str | None:
-    """Why a dataset cannot be read in a bearable space."""
+    """Why a dataset is too large to be read."""
     if found.shape is None or found.dtype not in _NUMBERS:
         return f"has dtype {found.dtype}, expected truth values, whole or real numbers"
     if found.shape[:1] > (MOST_ROWS,):
@@ -74,7 +80,7 @@ def size_problem(found: h5py.Dataset) -> str | None:
 
 
 def may_burst(found: h5py.Dataset) -> bool:
-    """Whether a chunk, as it is stored, could fill the memory before HDF5 sees that it is wrong."""
+    """Whether a stored chunk could fill the memory before HDF5 notices that it is wrong."""
     growth = max((_GROWTH.get(code, 1) for code in _codes(found)), default=1)
     if growth == 1 or found.chunks is None:
         return False
@@ -84,14 +90,14 @@ def may_burst(found: h5py.Dataset) -> bool:
         nonlocal largest
         largest = max(largest, chunk.size)
 
-    # Most files are small enough to be settled by their sum, which HDF5 finds faster.
+    # For most files the total size, which is faster to get, settles it.
     if found.id.get_storage_size() * growth > _MOST_GROWN:
         found.id.chunk_iter(look)
     return largest * growth > _MOST_GROWN
 
 
 def burst_problem(found: h5py.Dataset, rows: slice | NDArray[np.int64]) -> str | None:
-    """Why the chunks of these rows cannot be read; decompresses them, as far as their size."""
+    """Why the chunks of these rows cannot be read; decompresses them up to their expected size."""
     if h5z.FILTER_DEFLATE not in _codes(found):
         return "has chunks that are too large for lzf, expected at most 12 MB each as stored"
     size = _bytes(found.chunks or (), found)
@@ -102,14 +108,14 @@ def burst_problem(found: h5py.Dataset, rows: slice | NDArray[np.int64]) -> str |
         if info.size > size + size // 100 + 1024:
             return f"stores {info.size:,} bytes for a chunk of {size:,}"
         stored = found.id.read_direct_chunk(offset)[1]
-        # A checksum of four bytes may be part of what was compressed.
+        # A checksum of four bytes may have been compressed too.
         if len(zlib.decompressobj().decompress(stored, size + 5)) > size + 4:
             return f"has a chunk that grows beyond its {size:,} bytes"
     return None
 
 
 def _chunks(found: h5py.Dataset, rows: slice | NDArray[np.int64]) -> Iterator[tuple[int, ...]]:
-    """Where the chunks begin that hold some rows."""
+    """Offsets of the chunks that hold these rows."""
     assert found.chunks is not None
     which = np.arange(found.shape[0])[rows] if isinstance(rows, slice) else rows
     first = np.unique(which // found.chunks[0]) * found.chunks[0]
@@ -127,3 +133,30 @@ def _bytes(shape: tuple[int, ...], found: h5py.Dataset) -> int:
     for length in shape:
         size *= length
     return size
+
+
+@contextmanager
+def no_plugins() -> Iterator[None]:
+    """Keep HDF5 from loading plugins: a file can name a filter, and HDF5 would load its code.
+
+    The search path is a setting of the whole process, and is empty meanwhile.
+    """
+    with _lock:
+        folders = [h5pl.get(i) for i in range(h5pl.size())]
+        for _ in folders:
+            h5pl.remove(0)
+        try:
+            yield
+        finally:
+            for folder in folders:
+                h5pl.append(folder)
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+# A process forked while another thread holds the lock would wait forever.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

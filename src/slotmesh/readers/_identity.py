@@ -1,8 +1,8 @@
-"""Objects of a video, told apart by what they look like.
+"""Objects of a video, identified by their looks.
 
-Detections come frame by frame, without a name that lasts. In CLEVRER no two objects of a video are
-alike, so colour, material and shape together are the identity. Where a frame has the same three
-twice (the detector erred), the second is a row of its own.
+Detections are per frame, without a lasting name. In CLEVRER no two objects of a video are alike, so
+colour, material and shape together are the identity. If a frame has the same three twice (an error
+of the detector), the second gets a row of its own.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from slotmesh.readers._images import Pixels
 
 Kind = tuple[int, int, int]
-"""Colour, material and shape, as places in the labels."""
+"""Colour, material and shape, as indices into the labels."""
 
 
 @dataclass(frozen=True)
@@ -25,23 +25,23 @@ class Detection:
     mask: Pixels
     """0 or 1: uint8 ``(H, W)``."""
     score: float
-    """Where masks overlap, the higher wins; of equal ones, the first."""
+    """Where masks overlap, the higher score wins; of equal ones, the first."""
 
 
 def join(
     frames: Sequence[Sequence[Detection]], known: Sequence[Kind], size: tuple[int, int]
 ) -> tuple[list[Kind], Pixels]:
-    """Rows of the table, and the mask: uint8 ``(T, H, W)``, row ``i`` drawn as ``i + 1``.
+    """Join detections into rows of the table and a mask, uint8 ``(T, H, W)``, ``i + 1`` for row i.
 
     Args:
         frames: What was found in each frame.
-        known: The objects of the video, as far as they are known: the first rows, in this order.
+        known: The known objects of the video, which become the first rows, in this order.
         size: Height and width of the masks.
     """
     rows: list[tuple[Kind, int]] = []
     for kind in known:
         rows.append((kind, sum(k == kind for k, _ in rows)))
-    # Wide enough for rows that the caller will refuse.
+    # Wide enough for more rows than the caller accepts.
     mask = np.zeros((len(frames), *size), dtype=np.int32)
     for t, found in enumerate(frames):
         best_first = sorted(found, key=lambda d: -d.score)

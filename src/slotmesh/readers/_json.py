@@ -2,20 +2,23 @@
 
 import gc
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from slotmesh.readers import _door
+from slotmesh.readers import _untrusted
 from slotmesh.readers.errors import BadRecord
 
-# The largest in use, CLEVR's training scenes, has a few hundred million.
+T = TypeVar("T")
+
+# The largest known file, CLEVR's training scenes, has a few hundred million.
 _MOST_BYTES = 1 << 31
 
 
 def load(path: Path, record: int | str | None = None) -> dict[str, Any]:
-    """The object in a JSON file."""
-    raw = _door.read(path, record, most=_MOST_BYTES)
-    # Parsing makes millions of containers and no garbage; looking for it takes most of the time.
+    """Load the object in a JSON file."""
+    raw = _untrusted.read_file(path, record, most=_MOST_BYTES)
+    # Parsing makes millions of containers and no garbage; collecting would take most of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -29,7 +32,7 @@ def load(path: Path, record: int | str | None = None) -> dict[str, Any]:
 
 
 def parse(text: str | bytes, path: Path, record: int | str | None = None) -> Any:
-    """What JSON text holds; the path and the record are for the error."""
+    """Parse JSON text; the path and the record are for the error."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -73,10 +76,7 @@ class Fields:
 
     def integer(self, name: str) -> int:
         """A whole number."""
-        value = self.get(name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self._wrong(name, value, "a whole number")
-        return value
+        return self._typed(name, int, "a whole number")
 
     def number(self, name: str) -> float:
         """A number."""
@@ -92,13 +92,10 @@ class Fields:
 
     def boolean(self, name: str) -> bool:
         """True or false."""
-        value = self.get(name)
-        if not isinstance(value, bool):
-            raise self._wrong(name, value, "true or false")
-        return value
+        return self._typed(name, bool, "true or false")
 
-    def label(self, name: str, classes: tuple[str, ...]) -> int:
-        """One of some names, as its place among them."""
+    def label(self, name: str, classes: Sequence[str]) -> int:
+        """One of some names, as its index."""
         value = self.get(name)
         if value not in classes:
             raise self._wrong(name, value, "one of " + ", ".join(classes))
@@ -106,16 +103,11 @@ class Fields:
 
     def text(self, name: str) -> str:
         """A string."""
-        value = self.get(name)
-        if not isinstance(value, str):
-            raise self._wrong(name, value, "a string")
-        return value
+        return self._typed(name, str, "a string")
 
     def objects(self, name: str) -> "list[Fields]":
         """A list of objects."""
-        value = self.get(name)
-        if not isinstance(value, list):
-            raise self._wrong(name, value, "a list")
+        value = self._typed(name, list, "a list")
         at = f"{self.where}.{name}" if self.where else name
         return [Fields(v, self.path, self.record, f"{at}[{i}]") for i, v in enumerate(value)]
 
@@ -123,6 +115,13 @@ class Fields:
         """An object."""
         at = f"{self.where}.{name}" if self.where else name
         return Fields(self.get(name), self.path, self.record, at)
+
+    def _typed(self, name: str, kind: type[T], expected: str) -> T:
+        value = self.get(name)
+        # Booleans are integers to Python.
+        if type(value) is not kind:
+            raise self._wrong(name, value, expected)
+        return value
 
     def _float(self, name: str, value: Any, expected: str) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""How many samples an mp4 claims to hold: FFmpeg makes room for them before it looks for them."""
+"""How many samples an mp4 claims to hold: FFmpeg allocates memory for them before reading them."""
 
 import re
 from typing import BinaryIO
@@ -8,13 +8,13 @@ _TABLES = re.compile(rb"stsz|stz2|trun|stts|ctts|stsc|stco|co64|cmov")
 
 
 def claimed_samples(file: BinaryIO) -> int:
-    """The largest number of samples in any table; leaves the file at its beginning.
+    """Find the largest number of samples in any table; leaves the file at its beginning.
 
-    Tables are looked for by their names in all boxes but those of the data, however they are
-    nested: FFmpeg also finds some that are not where they belong.
+    Tables are found by their names in all boxes but those of the data, however nested: FFmpeg also
+    reads tables that are in the wrong place.
 
     Raises:
-        ValueError: If there is a box that no mp4 has.
+        ValueError: If there is a box that no valid mp4 has.
     """
     size = file.seek(0, 2)
     at = claimed = 0
@@ -46,7 +46,7 @@ def _claimed(box: bytes) -> int:
 
     for found in _TABLES.finditer(box):
         name, at = found[0], found.end()
-        # Past the name: a version, then how many entries or samples there are.
+        # After the name: a version, then the number of entries or samples.
         rows = range(at + 8, min(len(box), at + 8 + 12 * number(at + 4)))
         if name == b"cmov":
             raise ValueError("its tables are compressed")

@@ -1,4 +1,4 @@
-"""The layout of slotmesh's own HDF5 files, for reading."""
+"""Read slotmesh's own HDF5 files."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from slotmesh.worlds.sample import Sample
 
 @dataclass(frozen=True)
 class Header:
-    """What the attributes of a file say."""
+    """The attributes of a file."""
 
     kind: str
     """Image, video or vectors."""
@@ -37,10 +37,10 @@ class Header:
 
 
 def read_header(file: H5File) -> Header | None:
-    """What a file is, its structure held against its digest; None where it has another layout."""
-    if file.attribute("format") != FORMAT:
-        return None
+    """Read the attributes and check the structure against its digest; None for another layout."""
     attributes = file.attributes()
+    if attributes.get("format") != FORMAT:
+        return None
     version = attributes.get("format_version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         expected = f"expected 1 to {FORMAT_VERSION}. Update slotmesh"
@@ -63,11 +63,11 @@ def _check_structure(file: H5File, attributes: dict[str, Any]) -> None:
     which, why = file.read("skipped/index", slice(None)), file.texts("skipped/reason")
     skipped = [Skipped(int(i), reason) for i, reason in zip(which, why, strict=False)]
     if attributes.get("digest") != digest(attributes, like, skipped):
-        raise file.bad("its structure is not that of its digest: it is damaged, or was changed")
+        raise file.bad("its structure does not match its digest: it is damaged, or was changed")
 
 
 def read_columns(file: H5File, names: list[str], rows: Rows, which: NDArray[np.int64]) -> Columns:
-    """Some rows of all columns; held against their checksums where those are among them."""
+    """Read some rows of all columns, and check them if the checksums are among them."""
     record = int(which[0]) if len(which) == 1 else None
     found = {name: file.read(name, rows, record) for name in names}
     if "checksum" in found:
@@ -83,7 +83,7 @@ class OwnLayout:
 
     Args:
         file: The open file.
-        header: What its attributes say.
+        header: Its attributes.
     """
 
     dataset = ""
@@ -116,7 +116,7 @@ class OwnLayout:
         self._names = ["images", *found]
 
     def read(self, file: H5File, rows: Rows, which: NDArray[np.int64]) -> Sample:
-        """Some rows, in the order of the file; ``which`` are their numbers."""
+        """Read some rows, in the order of the file; ``which`` are their indices."""
         columns = read_columns(file, self._names, rows, which)
         tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
         return Sample(

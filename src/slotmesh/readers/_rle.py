@@ -1,8 +1,8 @@
-"""Run-length masks of COCO, compressed: a string of runs down the columns, from top left.
+"""Compressed run-length masks of COCO: a string of runs down the columns, from the top left.
 
 Runs alternate between 0 and 1, starting with 0. From the fourth on, a run is stored as its
-difference to the one two before. Each number is five bits a character, lowest first, offset by 48;
-the sixth bit says that more follow, and the fifth bit of the last is the sign.
+difference to the one two before. A number has five bits per character, lowest first, offset by 48;
+the sixth bit says that more follow, and the fifth bit of the last character is the sign.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ class MalformedMaskError(ValueError):
 
 
 def decode(counts: str | bytes | list[int], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """The mask, 0 or 1: uint8 ``(H, W)``.
+    """Decode a mask of 0 and 1: uint8 ``(H, W)``.
 
     Args:
         counts: The compressed string, or plain run lengths.
@@ -39,7 +39,7 @@ def decode(counts: str | bytes | list[int], size: tuple[int, int]) -> NDArray[np
 
 
 def _runs(counts: str | bytes) -> list[int]:
-    # Lone surrogates can stand in JSON; passed on as bytes they are refused below.
+    # JSON can hold lone surrogates; as bytes they are refused below.
     raw = counts.encode("utf-8", "surrogatepass") if isinstance(counts, str) else counts
     runs: list[int] = []
     value = shift = 0

@@ -1,13 +1,15 @@
-"""Lists of single records to one padded batch."""
+"""Stack single records into one padded batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from slotmesh.readers._images import Pixels
+from slotmesh.readers._json import Fields
 from slotmesh.worlds.sample import Sample
 
 Column = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.bool_]
@@ -28,13 +30,13 @@ class ArrayRecord:
 
 
 def stack(records: Sequence[ArrayRecord], index: Sequence[int], path: str) -> Sample:
-    """One batch; all images must have one size."""
+    """Stack records into a batch; all images must have one size."""
     sizes = {r.image.shape for r in records}
     if len(sizes) > 1:
         shown = " and ".join(str(s) for s in sorted(sizes)[:2])
         raise ValueError(
-            f"{path}: images of the shapes {shown} cannot be one batch. Open the reader with a "
-            "size, or read them one at a time."
+            f"{path}: images of the shapes {shown} do not fit into one batch. Open the reader with "
+            "a size, or read them one at a time."
         )
     image = torch.from_numpy(np.stack([r.image for r in records]))
     columns = {
@@ -50,11 +52,34 @@ def stack(records: Sequence[ArrayRecord], index: Sequence[int], path: str) -> Sa
     )
 
 
+def empty_table(
+    classes: Mapping[str, Sequence[str]], k: int
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
+    """Columns of CLEVR and ClevrTex for ``k`` objects, all zero, and which are present: none."""
+    columns: dict[str, NDArray[Any]] = {name: integers(k) for name in classes}
+    columns |= {"position": floats(k, 3), "rotation": floats(k), "pixel": floats(k, 3)}
+    return columns, np.zeros(k, dtype=np.bool_)
+
+
+def read_object(
+    columns: dict[str, NDArray[Any]],
+    row: int,
+    thing: Fields,
+    classes: Mapping[str, Sequence[str]],
+) -> None:
+    """Put an object of a scene file into a row of the table."""
+    for name, labels in classes.items():
+        columns[name][row] = thing.label(name, labels)
+    columns["position"][row] = thing.numbers("3d_coords", 3)
+    columns["rotation"][row] = thing.number("rotation")
+    columns["pixel"][row] = thing.numbers("pixel_coords", 3)
+
+
 def integers(*shape: int) -> NDArray[np.int64]:
-    """An empty column of codes."""
+    """A column of class indices, all zero."""
     return np.zeros(shape, dtype=np.int64)
 
 
 def floats(*shape: int) -> NDArray[np.float32]:
-    """An empty column of numbers."""
+    """A column of numbers, all zero."""
     return np.zeros(shape, dtype=np.float32)

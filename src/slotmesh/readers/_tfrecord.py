@@ -1,7 +1,7 @@
-"""TFRecord files, plain or gzipped as a whole.
+"""TFRecord files, plain or gzipped.
 
 A record is its length, a checksum of the length, the data, and a checksum of the data. A plain file
-is read in any order by an index of offsets, made once. A compressed one can only be read from its
+is read in any order through an index of offsets, made once. A gzipped one can only be read from the
 beginning: going forward is cheap, going back starts again.
 """
 
@@ -13,13 +13,13 @@ from array import array
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from slotmesh.readers import _door
+from slotmesh.readers import _untrusted
 from slotmesh.readers._crc32c import masked_crc32c
 from slotmesh.readers.errors import BadRecord
 
 _HEADER = 12
 _FOOTER = 4
-# Larger lengths are damage, and would fill the memory before the checksum of the data shows it.
+# Larger lengths are damage, and would fill the memory before the checksum reveals it.
 _MOST_BYTES = 1 << 26
 
 
@@ -28,7 +28,7 @@ class RecordFile:
 
     Args:
         path: The file.
-        limit: Records from this number on are never looked at.
+        limit: Records from this number on are ignored.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
@@ -38,13 +38,13 @@ class RecordFile:
         self._offsets = array("Q")
         self._count: int | None = None
         self.broken: BadRecord | None = None
-        """Why no record after the last that :func:`len` counts can be found, if that is so."""
+        """Why records after the last that :func:`len` counts cannot be found, if so."""
         self._stream: BinaryIO | None = None
         self._owner = 0
         self._next = 0
 
     def close(self) -> None:
-        """Let go of the file; reading opens it again."""
+        """Close the file; reading opens it again."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -57,10 +57,10 @@ class RecordFile:
         return self.__dict__ | {"_stream": None}
 
     def __len__(self) -> int:
-        """How many records there are below the limit.
+        """Number of records below the limit.
 
-        One that is cut short, or whose length is damaged, counts as the last: it is there, and
-        reading it tells what is wrong. In a compressed file the count reads through all of them.
+        One that is cut short, or whose length is damaged, counts as the last: reading it raises
+        the error. In a gzipped file, counting reads through all of them.
         """
         if self._count is None:
             self._rewind()
@@ -80,10 +80,10 @@ class RecordFile:
         return self._count
 
     def read(self, number: int) -> bytes:
-        """The data of a record, its checksum verified.
+        """Read the data of a record and verify its checksum.
 
         Raises:
-            BadRecord: If it is damaged; ``rest_lost`` where those after it cannot be found.
+            BadRecord: If it is damaged; ``rest_lost`` if those after it cannot be found.
         """
         if self._stream is None or self._owner != os.getpid():
             self._rewind()
@@ -98,7 +98,7 @@ class RecordFile:
 
     def _rewind(self) -> None:
         self.close()
-        raw = _door.enter(self.path)
+        raw = _untrusted.open_file(self.path)
         opened = _Gzipped(raw) if self.compressed else raw
         # A forked process must not move the position of its parent's file.
         self._stream, self._owner, self._next = cast(BinaryIO, opened), os.getpid(), 0
@@ -128,7 +128,7 @@ class RecordFile:
         return length
 
     def _skip(self) -> bool:
-        """Pass over the next record unread; False at the end of the file."""
+        """Skip the next record; False at the end of the file."""
         assert self._stream is not None
         length = self._header()
         if length is None:
@@ -165,7 +165,7 @@ class RecordFile:
             raise self._bad(f"the compressed file is damaged or cut short: {error}") from error
 
     def _bad(self, reason: str) -> BadRecord:
-        """An error after which the next record cannot be found; the position is given up."""
+        """An error after which the next record cannot be found; closes the file."""
         self.close()
         return BadRecord(
             self.path,
@@ -189,8 +189,8 @@ class _Gzipped(gzip.GzipFile):
 
 
 def _is_compressed(path: Path) -> bool:
-    """Whether the file is gzipped; a plain file's first length may look the same by chance."""
-    with _door.enter(path) as file:
+    """Whether the file is gzipped; the first length of a plain one may look the same by chance."""
+    with _untrusted.open_file(path) as file:
         head = file.read(_HEADER)
     if head[:3] != b"\x1f\x8b\x08":
         return False

@@ -1,4 +1,4 @@
-"""Single frames of mp4 files, through PyAV."""
+"""Read single frames of mp4 files with PyAV."""
 
 import importlib
 from collections.abc import Sequence
@@ -8,25 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from slotmesh.readers import _door
+from slotmesh.readers import _untrusted
 from slotmesh.readers._images import Pixels
 from slotmesh.readers._mp4 import claimed_samples
 from slotmesh.readers.errors import BadRecord
 
-# CLEVRER has h264; the other is what encoders without it make of an mp4.
+# CLEVRER uses h264; encoders without it write mpeg4.
 _CODECS = ("h264", "mpeg4")
-# CLEVRER's have a quarter of a million.
+# CLEVRER's files have a quarter of a million bytes.
 _MOST_BYTES = 1 << 28
 _MOST_SAMPLES = 1 << 22
 _DECODING = {
-    # Without this, damage is painted over with what the neighbours show.
+    # Without this, damage is hidden by copies of neighbouring pixels.
     "err_detect": "explode",
     "max_pixels": str(1 << 25),
 }
 
 
 def require_av(reader: str) -> ModuleType:
-    """PyAV, or an error that says how to get it."""
+    """Import PyAV, or raise an error that says how to install it."""
     try:
         return importlib.import_module("av")
     except ImportError as error:
@@ -37,22 +37,22 @@ def require_av(reader: str) -> ModuleType:
 
 
 def load_frames(path: Path, frames: Sequence[int], record: int | str | None = None) -> list[Pixels]:
-    """These frames, in this order: uint8 ``(H, W, 3)`` each."""
+    """Read these frames, in this order: uint8 ``(H, W, 3)`` each."""
     av = require_av("load_frames")
     wanted, found = set(frames), dict[int, Pixels]()
     count = 0
-    with _door.enter(path, record, most=_MOST_BYTES) as file:
+    with _untrusted.open_file(path, record, most=_MOST_BYTES) as file:
         try:
             samples = claimed_samples(file)
             if samples > _MOST_SAMPLES:
                 reason = f"it claims {samples:,} samples, expected at most {_MOST_SAMPLES:,}"
                 raise BadRecord(path, record, reason)
-            # Any other format is not for this reader, and some would open files that they name.
+            # Other formats are not supported, and some would open files that they name.
             options = _DECODING | {"protocol_whitelist": "none"}
             with av.open(file, mode="r", format="mp4", options=options) as container:
                 _check_codec(container, path, record)
                 container.streams.video[0].codec_context.options = _DECODING
-                # The frames in between must be decoded too, since each builds on those before.
+                # The frames in between must be decoded too, since each depends on earlier ones.
                 for count, frame in enumerate(container.decode(video=0), 1):
                     if frame.is_corrupt:
                         raise BadRecord(path, record, f"its frame {count - 1} is damaged")
@@ -63,7 +63,7 @@ def load_frames(path: Path, frames: Sequence[int], record: int | str | None = No
         except BadRecord:
             raise
         except (av.error.FFmpegError, OSError, EOFError, IndexError, ValueError) as error:
-            # FFmpeg's has the file's name behind it, which is a number here.
+            # FFmpeg's message ends with the file's name, which is a number here.
             why = getattr(error, "strerror", None) or error
             raise BadRecord(path, record, f"it is not an mp4, or damaged: {why}") from error
     if len(found) < len(wanted):

@@ -8,17 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotmesh.readers import _images, _json, _rle, _video
-from slotmesh.readers._folders import missing
+from slotmesh.readers._folder import FolderReader, missing
 from slotmesh.readers._identity import Detection, Kind, join, visible
 from slotmesh.readers._images import Pixels
-from slotmesh.readers._table import ArrayRecord, floats, integers, stack
+from slotmesh.readers._table import ArrayRecord, floats, integers
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES
-from slotmesh.readers.reader import Reader, Split, choose
-from slotmesh.worlds.sample import Sample
+from slotmesh.readers.reader import Split
 
 SHORT_VIDEOS = frozenset({7648, 9777, 10800})
-"""Videos with fewer than 128 frames of proposals: in no split, as in the MESH authors' files."""
+"""Videos with proposals for fewer than 128 frames: in no split, as in the MESH authors' files."""
 
 _LAYOUT = """\
   video_train/video_00000-01000/video_00000.mp4 ...
@@ -29,21 +28,21 @@ _LAYOUT = """\
 _PROPOSALS = {"processed_proposals": "sim", "derender_proposals": "proposal"}
 
 
-class ClevrerReader(Reader):
+class ClevrerReader(FolderReader):
     """CLEVRER, from its videos, annotations and the proposals of a detector.
 
-    Masks come from the proposals. They are the output of a detector: where two overlap, the one
-    with the higher score wins; objects may be missed, or change their looks from frame to frame.
-    Without proposals the masks are all zero and :attr:`has_masks` is False.
+    Masks come from the proposals, the output of a detector: where two overlap, the one with the
+    higher score wins; objects may be missed, or change their looks from frame to frame. Without
+    proposals the masks are all zero and :attr:`has_masks` is False.
 
     Rows of the table are the objects of the annotation (or, without one, of the proposals' ground
-    truth), then whatever else the proposals show in these frames. Colour, material and shape are
-    the identity, so a row is the same object in every frame. An object is ``present`` in a frame
-    where the mask shows it, or, without masks, where the annotation says it is inside the view.
-    Columns: ``real`` (rows that are objects, in view or not), ``color``, ``material``, ``shape``
-    (places in :mod:`slotmesh.readers.labels`); with annotations also ``position`` and ``velocity``,
-    ``(T, max_objects, 3)``, and ``rotation``, ``(T, max_objects)``, the turn about the vertical in
-    radians; all zero for rows that the annotation does not have.
+    truth), then any others that the proposals show in these frames. Objects are identified by
+    colour, material and shape, so a row is the same object in every frame. An object is
+    ``present`` in a frame if the mask shows it or, without masks, if the annotation says that it
+    is in view. Columns: ``real`` (rows that are objects, in view or not), ``color``, ``material``,
+    ``shape`` (indices into :mod:`slotmesh.readers.labels`); with annotations also ``position`` and
+    ``velocity``, ``(T, max_objects, 3)``, and ``rotation``, ``(T, max_objects)``, about the
+    vertical in radians; all zero for rows that are not in the annotation.
 
     Args:
         root: The folder of the dataset.
@@ -52,11 +51,11 @@ class ClevrerReader(Reader):
             :data:`SHORT_VIDEOS` are left out.
         frames: Which frames: ``(0, 16)`` is CLEVRER-S, ``(0, 127)`` is CLEVRER-L.
         size: Height and width, or one number for both; None keeps the 320 x 480 pixels. The whole
-            frame is squeezed, nothing is cut off.
-        antialias: How to shrink: averaging (Pillow's) or not (as OpenCV, which MESH uses). Masks
-            are always resized to the nearest.
+            frame is squashed, nothing is cropped.
+        antialias: Whether to average when shrinking (Pillow) or not (OpenCV, which MESH uses).
+            Masks are always resized to the nearest pixel.
         max_objects: Rows of the table. Two frames of seven detections fit the default.
-        partial: Leave out videos that are not there, for an incomplete copy.
+        partial: Leave out videos that are missing, for an incomplete copy.
 
     Example:
         >>> from slotmesh.readers import ClevrerReader
@@ -85,7 +84,7 @@ class ClevrerReader(Reader):
         max_objects: int = 14,
         partial: bool = False,
     ) -> None:
-        wanted = choose("ClevrerReader", split, self.splits)
+        super().__init__(split, size, antialias)
         if not frames or any(not isinstance(f, int) or not 0 <= f < 128 for f in frames):
             raise ValueError(
                 f"ClevrerReader: frames is {frames!r}, expected numbers from 0 to 127, like (0, 16)"
@@ -93,13 +92,10 @@ class ClevrerReader(Reader):
         if not 1 <= max_objects <= 255:
             raise ValueError(f"ClevrerReader: max_objects is {max_objects}, expected 1 to 255.")
         _video.require_av("ClevrerReader")
-        self.split = split
         self.frames = tuple(frames)
-        self.size = _images.check_size("ClevrerReader", size)
-        self.antialias = antialias
         self.max_objects = max_objects
         self._root = Path(root)
-        ids = [i for i in wanted if i not in SHORT_VIDEOS]
+        ids = [i for i in self._wanted if i not in SHORT_VIDEOS]
         parts = sorted({_part(i) for i in ids})
         for part in parts:
             if not (self._root / f"video_{part}").is_dir():
@@ -114,22 +110,15 @@ class ClevrerReader(Reader):
             raise missing("ClevrerReader", what, _LAYOUT)
         if partial:
             ids = [i for i in ids if self._path("video", i, "mp4").is_file()]
-        self._ids = np.array(ids, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def make(self, index: Sequence[int]) -> Sample:
-        """The records of these indices, all of them within the split."""
-        return stack([self._record(int(self._ids[i])) for i in index], index, str(self._root))
+        self._numbers = np.array(ids, dtype=np.int64)
 
     def _path(self, what: str, video: int, ending: str) -> Path:
         low = video // 1000 * 1000
         folder = self._root / f"{what}_{_part(video)}" / f"{what}_{low:05d}-{low + 1000:05d}"
         return folder / f"{what}_{video:05d}.{ending}"
 
-    def _record(self, video: int) -> ArrayRecord:
-        path = self._path("video", video, "mp4")
+    def _record(self, number: int) -> ArrayRecord:
+        path = self._path("video", number, "mp4")
         pixels = _video.load_frames(path, self.frames)
         full = pixels[0].shape[:2]
         size = self.size or (full[0], full[1])
@@ -137,10 +126,10 @@ class ClevrerReader(Reader):
         columns: dict[str, NDArray[Any]] = {}
         inside = np.zeros((len(self.frames), self.max_objects), dtype=np.bool_)
         if self.has_positions:
-            kinds, columns, inside = self._annotation(self._path("annotation", video, "json"))
+            kinds, columns, inside = self._annotation(self._path("annotation", number, "json"))
         mask, present = np.zeros((len(self.frames), *size), dtype=np.uint8), inside
         if self._proposals:
-            name = f"{_PROPOSALS[self._proposals]}_{video:05d}.json"
+            name = f"{_PROPOSALS[self._proposals]}_{number:05d}.json"
             proposals = self._root / self._proposals / name
             kinds, mask = self._masks(proposals, kinds, (full[0], full[1]), size)
             present = visible(mask, self.max_objects)

@@ -1,7 +1,7 @@
 """ClevrTex: CLEVR with textures everywhere, and with masks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,38 +9,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotmesh.readers import _images, _json
-from slotmesh.readers._folders import find_folder, missing
-from slotmesh.readers._table import ArrayRecord, floats, integers, stack
+from slotmesh.readers._folder import FolderReader, find_folder, missing
+from slotmesh.readers._table import ArrayRecord, empty_table, read_object
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import CLEVRTEX_MATERIALS, CLEVRTEX_SHAPES, CLEVRTEX_SIZES
-from slotmesh.readers.reader import Reader, Split, choose
-from slotmesh.worlds.sample import Sample
+from slotmesh.readers.reader import Split
 
-# One material has the wrong name in the files of the first release (its errata).
+_PLAIN = {"shape": CLEVRTEX_SHAPES, "size": CLEVRTEX_SIZES}
+# One material has the wrong name in the first release, according to its errata.
 _RENAMED = {
     "poliigonfabricupholsterymidcenturypebbles001": "poliigonfabricupholsterybrightanglepattern001"
 }
 
 
-class ClevrTexReader(Reader):
+class ClevrTexReader(FolderReader):
     """ClevrTex, from its images, palette masks and JSON.
 
-    The middle ``int(0.8 * min(width, height))`` pixels (192 x 192) are cut out and resized, as the
-    paper and the MESH authors do. Masks are disjoint in the files. An object is ``present`` even
-    where the cut leaves nothing of it. Columns: ``shape``, ``size``, ``material`` (places in
+    The middle ``int(0.8 * min(width, height))`` pixels (192 x 192) are cropped and resized, as in
+    the paper and by the MESH authors. Masks are disjoint in the files. An object is ``present``
+    even if the crop leaves nothing of it. Columns: ``shape``, ``size``, ``material`` (indices into
     ``CLEVRTEX_SHAPES``, ``CLEVRTEX_SIZES`` and ``CLEVRTEX_MATERIALS`` of
-    :mod:`slotmesh.readers.labels`), ``position`` (x, y, z), ``rotation`` (as the file has it) and
-    ``pixel`` (x, y, depth, in pixels of the uncut image).
+    :mod:`slotmesh.readers.labels`), ``position`` (x, y, z), ``rotation`` (as in the file) and
+    ``pixel`` (x, y, depth, in pixels of the original image).
 
     Args:
-        root: The folder ``clevrtex_full``, or the one that holds it.
+        root: The folder ``clevrtex_full``, or its parent.
         split: MESH's ``"train"`` (10,000 to 49,999), ``"val"`` (5,000 to 5,319) and ``"test"`` (0
             to 4,999); ``"full-val"`` (5,000 to 9,999, the dataset's own); ``"all"``; or a range of
             image numbers.
         size: Height and width, or one number for both; None keeps the 192 pixels.
-        crop: Whether to cut out the middle.
-        antialias: How to shrink: averaging (Pillow's, as the dataset's own loader) or not (as
-            OpenCV, which MESH uses). Masks are always resized to the nearest, as OpenCV does.
+        crop: Whether to crop the middle.
+        antialias: Whether to average when shrinking (Pillow, as the dataset's own loader) or not
+            (OpenCV, which MESH uses). Masks are always resized to the nearest pixel.
         variant: ``"full"``, or another variant of the dataset: camo, outd, pbg, vbg, grassbg.
         partial: Leave out numbers without an image, for an incomplete copy.
 
@@ -59,11 +59,7 @@ class ClevrTexReader(Reader):
         "full-val": range(5000, 10000),
         "all": range(50000),
     }
-    classes: ClassVar = {
-        "shape": CLEVRTEX_SHAPES,
-        "size": CLEVRTEX_SIZES,
-        "material": CLEVRTEX_MATERIALS,
-    }
+    classes: ClassVar = _PLAIN | {"material": CLEVRTEX_MATERIALS}
     max_objects = 10
 
     def __init__(
@@ -77,11 +73,9 @@ class ClevrTexReader(Reader):
         variant: str = "full",
         partial: bool = False,
     ) -> None:
-        wanted = choose("ClevrTexReader", split, self.splits)
-        self.split = split
-        self.size = _images.check_size("ClevrTexReader", size)
+        super().__init__(split, size, antialias)
+        wanted = self._wanted
         self.crop = crop
-        self.antialias = antialias
         self._prefix = f"CLEVRTEX_{variant}_"
         self._layout = (
             f"  clevrtex_{variant}/\n"
@@ -91,16 +85,16 @@ class ClevrTexReader(Reader):
         inner = f"clevrtex_{variant}"
         first = str(wanted.start // 1000)
         self._root = find_folder("ClevrTexReader", root, first, inner, self._layout)
-        there = self._numbers(wanted)
+        there = self._present(wanted)
         if not there:
             what = f"{self._root} has none of the images {wanted.start} to {wanted.stop - 1}"
             raise missing("ClevrTexReader", what, self._layout)
-        # Variants differ in size: the last image that is there ends the dataset.
+        # Variants differ in size: the dataset ends with the last image that exists.
         all_numbers = [i for i in wanted if i <= there[-1]]
-        self._rows = np.array(there if partial else all_numbers, dtype=np.int64)
+        self._numbers = np.array(there if partial else all_numbers, dtype=np.int64)
 
-    def _numbers(self, wanted: range) -> list[int]:
-        """Which of the wanted images are there."""
+    def _present(self, wanted: range) -> list[int]:
+        """Which of the wanted images exist."""
         numbered = re.compile(re.escape(self._prefix) + r"(\d{6})\.png")
         found: list[int] = []
         for chunk in range(wanted.start // 1000, (wanted.stop - 1) // 1000 + 1):
@@ -108,13 +102,6 @@ class ClevrTexReader(Reader):
             matches = map(numbered.fullmatch, (p.name for p in folder.glob(f"{self._prefix}*.png")))
             found += [int(m[1]) for m in matches if m]
         return sorted(n for n in found if n in wanted)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def make(self, index: Sequence[int]) -> Sample:
-        """The records of these indices, all of them within the split."""
-        return stack([self._record(int(self._rows[i])) for i in index], index, str(self._root))
 
     def _record(self, number: int) -> ArrayRecord:
         stem = self._root / str(number // 1000) / f"{self._prefix}{number:06d}"
@@ -138,20 +125,14 @@ class ClevrTexReader(Reader):
     def _table(self, path: Path) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
         scene = _json.Fields(_json.load(path), path)
         k = self.max_objects
-        columns: dict[str, NDArray[Any]] = {n: integers(k) for n in ("shape", "size", "material")}
-        columns |= {"position": floats(k, 3), "rotation": floats(k), "pixel": floats(k, 3)}
-        present = np.zeros(k, dtype=np.bool_)
+        columns, present = empty_table(self.classes, k)
         for thing in scene.objects("objects"):
             row = thing.integer("index") - 1
             if not 0 <= row < k or present[row]:
                 reason = f"{thing.where}.index is {row + 1}, expected 1 to {k}, each once"
                 raise thing.bad(reason)
-            columns["shape"][row] = thing.label("shape", CLEVRTEX_SHAPES)
-            columns["size"][row] = thing.label("size", CLEVRTEX_SIZES)
+            read_object(columns, row, thing, _PLAIN)
             columns["material"][row] = _material(thing.text("material"))
-            columns["position"][row] = thing.numbers("3d_coords", 3)
-            columns["rotation"][row] = thing.number("rotation")
-            columns["pixel"][row] = thing.numbers("pixel_coords", 3)
             present[row] = True
         return columns, present
 

@@ -1,17 +1,18 @@
-"""What goes wrong with files that others wrote."""
+"""Errors about files that others wrote."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 
 class BadRecord(ValueError):  # noqa: N818 (it names what was found)
-    """A record that cannot be read: names the file, the record, and what is wrong with it.
+    """A record that cannot be read; the message names the file, the record and the problem.
 
     Args:
         path: The file.
-        record: Which record of it, where a file holds several.
+        record: Which record, if the file holds several.
         reason: What was found, and what was expected.
-        rest_lost: True where nothing after this record can be found in the file either.
+        rest_lost: Whether the records after this one are lost too.
 
     Example:
         >>> from slotmesh.readers import BadRecord
@@ -32,15 +33,12 @@ class BadRecord(ValueError):  # noqa: N818 (it names what was found)
         super().__init__(_one_line(f"{where}: {reason}"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Worker processes send errors home pickled; the default would pass the message alone.
-        return _rebuild, (str(self.path), self.record, self.reason, self.rest_lost)
-
-
-def _rebuild(path: str, record: int | str | None, reason: str, rest_lost: bool) -> BadRecord:
-    return BadRecord(path, record, reason, rest_lost=rest_lost)
+        # Worker processes pickle their errors; the default would pass the message only.
+        again = partial(BadRecord, rest_lost=self.rest_lost)
+        return again, (str(self.path), self.record, self.reason)
 
 
 def _one_line(text: str) -> str:
-    """Names in files can hold line breaks and commands to a terminal: shown as escapes."""
+    """Escape line breaks and terminal commands, which names in files can hold."""
     shown = (" " if c.isspace() else c for c in text)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)

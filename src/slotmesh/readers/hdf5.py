@@ -1,4 +1,4 @@
-"""HDF5 files: slotmesh's own export, and the layout of the MESH authors' files."""
+"""HDF5 files in slotmesh's own layout or that of the MESH authors."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,18 +26,19 @@ _SPLITS: dict[str, Mapping[str, range]] = {
 
 
 class HDF5Reader(Reader):
-    """Samples from an HDF5 file; which of two layouts it has is found out.
+    """Samples from an HDF5 file, whose layout is detected.
 
-    Files that ``slotmesh data export`` and ``data convert`` wrote come back as they went in, with
+    Samples that ``slotmesh data export`` and ``data convert`` wrote are read back unchanged, with
     the index they had in their source.
 
     In the MESH authors' files, ``images`` is ``(N, 3, H, W)`` or ``(N, T, 3, H, W)``, ``masks`` has
-    one 0/1 image an object ``(N, [T,] K, 1, H, W)`` without the background, ``num_objects`` says
-    how many are real, and ``attributes`` ``(N, T, K, 3)``, if there, holds colour, material and
-    shape. Where masks overlap, the first object wins; pixels of none are background. With
-    attributes, rows of the table are made the same object in every frame (up to ``T * K`` rows) and
-    the columns ``color``, ``material``, ``shape`` are places in :mod:`slotmesh.readers.labels`; an
-    object is ``present`` where it has a pixel. Without, rows are as in the file.
+    one 0/1 image per object ``(N, [T,] K, 1, H, W)`` without the background, ``num_objects`` says
+    how many are real, and ``attributes`` ``(N, T, K, 3)``, if it exists, holds colour, material
+    and shape. Where masks overlap, the first object wins; pixels of none are background. With
+    attributes, rows are rearranged so that each is the same object in every frame (up to ``T * K``
+    rows), the columns ``color``, ``material``, ``shape`` are indices into
+    :mod:`slotmesh.readers.labels`, and an object is ``present`` where it has a pixel. Without
+    attributes, rows are as in the file.
 
     Args:
         root: The file.
@@ -55,7 +56,7 @@ class HDF5Reader(Reader):
 
     name: ClassVar[str] = "hdf5"
     source: str
-    """World or dataset that our own file is from; empty for the authors' files."""
+    """World or dataset that our own file was made from; empty for the authors' files."""
     settings: dict[str, Any]
     """Settings of the source, as our own file has them."""
 
@@ -77,7 +78,7 @@ class HDF5Reader(Reader):
             header = read_header(file)
             self._layout = AuthorsLayout(file) if header is None else OwnLayout(file, header)
         except BadRecord:
-            # Else HDF5 keeps others from writing a better one as long as the error is around.
+            # Otherwise HDF5 would lock the file for as long as the error is alive.
             file.close()
             raise
         self.max_objects = self._layout.max_objects
@@ -100,17 +101,17 @@ class HDF5Reader(Reader):
         return len(self._rows)
 
     def make(self, index: Sequence[int]) -> Sample:
-        """The records of these indices, all of them within the split."""
+        """Read the records of these indices, all of them within the split."""
         file = self._open()
         which, back = np.unique(self._rows[list(index)], return_inverse=True)
-        # Rows that follow one another are one piece of the file.
+        # Consecutive rows are one slice of the file.
         dense = len(which) == which[-1] - which[0] + 1
         rows = slice(int(which[0]), int(which[-1]) + 1) if dense else which
         try:
             sample = self._layout.read(file, rows, which)
         except BadRecord as bad:
             if bad.record is None:
-                # Of several rows, say which one is at fault.
+                # Of several rows, find the one at fault.
                 for i in index if len(which) > 1 else ():
                     self.make([i])
             raise

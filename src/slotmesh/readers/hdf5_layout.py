@@ -1,6 +1,6 @@
 """The layout of slotmesh's own HDF5 files; :mod:`slotmesh.readers.hdf5_writer` writes them.
 
-Layout, version 2. All datasets but ``skipped/*`` have the same first length ``n``::
+Layout, version 2. All datasets but ``skipped/*`` have the same length ``n``::
 
     attributes of the file
       format            "slotmesh-samples"
@@ -10,12 +10,12 @@ Layout, version 2. All datasets but ``skipped/*`` have the same first length ``n
       settings          JSON object with sorted keys: seed, size, split, ... of the source
       slotmesh_version  version that wrote the file
       n                 number of samples
-      n_source          number of records asked for: n and those skipped
+      n_source          number of records requested: n plus those skipped
       digest            SHA-256 of the other attributes, the names, shapes and types of all
                         datasets, and the records skipped (:func:`digest`)
     datasets
       images     uint8  (n, 3, H, W), or (n, T, 3, H, W) where kind is "video"; RGB
-      masks      uint8  (n, H, W), or (n, T, H, W); object i of the table is i + 1, 0 background
+      masks      uint8  (n, H, W), or (n, T, H, W); i + 1 for object i of the table, 0 background
       objects/*  any    one column each: (n, max_objects, ...), or (n, T, max_objects, ...) where
                         the column changes over time; padded with zeros
       present    bool   (n, max_objects), or (n, T, max_objects)
@@ -25,15 +25,15 @@ Layout, version 2. All datasets but ``skipped/*`` have the same first length ``n
       skipped/reason  str    (k): why
 
 They are the fields of :class:`~slotmesh.worlds.Sample` under these names. Where ``kind`` is
-"vectors", ``inputs`` (n, elements, dim) and ``targets`` (n, objects, dim), float32, stand in place
-of images, masks, objects and present. All but ``skipped/*`` are chunked along the first axis,
-compressed (gzip) and carry checksums (fletcher32).
+"vectors", ``inputs`` (n, elements, dim) and ``targets`` (n, objects, dim), float32, replace
+images, masks, objects and present. All but ``skipped/*`` are chunked along the first axis,
+compressed (gzip) and have checksums (fletcher32).
 
-Damage is an error on reading. HDF5's own checksums miss some: it fills in zeros where it finds no
-chunk, and has none for strings of variable length. Hence strings of fixed length, the digest, held
-against the file when it is opened, and the checksum of each row, held against what is read of it.
-The structures of HDF5 are those of its version 1.10, which have checksums too; of the older ones,
-damaged, the library can crash. Files of version 1 had none of these.
+Damage raises an error on reading. HDF5's own checksums miss some: it fills in zeros for a missing
+chunk, and has none for strings of variable length. Hence strings of fixed length, the digest, which
+is checked when the file is opened, and the checksum of each row, which is checked when it is read.
+HDF5's structures are those of version 1.10, which have checksums too; older ones can crash the
+library if they are damaged. Files of version 1 had none of these.
 """
 
 import hashlib
@@ -55,23 +55,23 @@ FORMAT_VERSION = 2
 LIBVER = ("v110", "v110")
 """The version of HDF5's structures."""
 
-# Small chunks keep reading one image cheap; blocks bound what a kill can lose, and the memory.
+# Small chunks make reading one image cheap; blocks bound memory, and what a kill can lose.
 _CHUNK_BYTES = 256 * 1024
 _BLOCK_BYTES = 32 * 1024 * 1024
 _MOST_ROWS = 1024
 
 Columns = dict[str, NDArray[Any]]
 Like = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""Shape of a row and type of each dataset, by its name."""
+"""Shape of a row and type of each dataset, by name."""
 
 
 class WriteError(ValueError):
-    """A file could not be written; what is whole so far is kept for the next start."""
+    """A file could not be written; finished blocks are kept for the next start."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """In place of a sample: a record that could not be read."""
+    """A record that could not be read, in place of a sample."""
 
     index: int
     """Which record of the source."""
@@ -92,7 +92,7 @@ def columns_of(record: Sample | VectorSample) -> Columns:
 
 
 def checksums(columns: Columns) -> NDArray[np.uint32]:
-    """CRC-32 of each row: its bytes in all columns, by their names in order. ``(n)``."""
+    """CRC-32 of each row ``(n)``, over its bytes in all columns, sorted by name."""
     n = len(columns["index"])
     rows: list[NDArray[np.uint8]] = []
     for name in sorted(columns):
@@ -109,7 +109,7 @@ def checksums(columns: Columns) -> NDArray[np.uint32]:
 
 
 def digest(attributes: dict[str, Any], like: Like, skipped: list[Skipped]) -> str:
-    """SHA-256 of what a file is but for its rows; ``like`` has the whole shapes here."""
+    """SHA-256 of everything in a file but its rows; ``like`` has the whole shapes here."""
     described = {
         "attributes": {name: value for name, value in attributes.items() if name != "digest"},
         "datasets": {name: [*shape, dtype.str] for name, (shape, dtype) in like.items()},
@@ -119,20 +119,20 @@ def digest(attributes: dict[str, Any], like: Like, skipped: list[Skipped]) -> st
 
 
 def read_skipped(file: h5py.File) -> list[Skipped]:
-    """The records that a file's writer left out."""
+    """Read the list of skipped records."""
     which, why = dataset(file, "skipped/index")[:], dataset(file, "skipped/reason").asstr()[:]
     return [Skipped(int(i), str(reason)) for i, reason in zip(which, why, strict=True)]
 
 
 def rows_of_block(like: Like) -> int:
-    """Rows of a block: a power of two, so that blocks are whole numbers of chunks."""
+    """Rows per block: a power of two, so that chunks fill blocks evenly."""
     return _power_of_two(
         _BLOCK_BYTES // sum(_bytes(shape, dtype) for shape, dtype in like.values())
     )
 
 
 def create(file: h5py.File, like: Like, rows: int) -> None:
-    """Make the datasets. Chunks depend on the shapes alone, so that blocks and file agree."""
+    """Create the datasets. Chunks depend on the shapes only, so that blocks and file agree."""
     block = rows_of_block(like)
     for name, (shape, dtype) in like.items():
         size = _bytes(shape, dtype)
@@ -151,7 +151,7 @@ def create(file: h5py.File, like: Like, rows: int) -> None:
 
 
 def write_attributes(file: h5py.File, identity: dict[str, Any], rows: int) -> None:
-    """What the file is, and how many samples it holds."""
+    """Write what the file is, and how many samples it holds."""
     images = file.get("images")
     video = isinstance(images, h5py.Dataset) and images.ndim == 5
     kind = "vectors" if images is None else "video" if video else "image"
@@ -160,34 +160,34 @@ def write_attributes(file: h5py.File, identity: dict[str, Any], rows: int) -> No
 
 
 def read_attributes(file: h5py.File) -> dict[str, Any]:
-    """The attributes as plain Python values; h5py gives numbers and texts as numpy's."""
+    """Read the attributes as plain Python values, where h5py returns numpy's."""
     values: dict[str, Any] = {name: plain(value) for name, value in file.attrs.items()}
     return values
 
 
 def plain(value: Any) -> Any:
-    """A number or text of HDF5 as Python's."""
+    """Convert a number or text of HDF5 to Python's."""
     value = value.item() if isinstance(value, np.generic) else value
     return value.decode() if isinstance(value, bytes) else value
 
 
 def write_skipped(file: h5py.File, skipped: list[Skipped]) -> None:
-    """The records that are left out."""
+    """Write the list of skipped records."""
     which = np.array([s.index for s in skipped], dtype=np.int64)
     reasons = [s.reason.encode() for s in skipped]
     longest = max(map(len, reasons), default=1)
-    # Assignment would note the time in the group, and no two files would be the same.
+    # Assignment would store the time in the group, and no two files would be the same.
     file.create_dataset("skipped/index", data=which)
     file.create_dataset("skipped/reason", data=np.array(reasons, dtype=f"S{max(longest, 1)}"))
 
 
 def seal(file: h5py.File, skipped: list[Skipped]) -> None:
-    """The last attribute to write: the digest of all the others."""
+    """Write the digest, which covers all other attributes and so comes last."""
     file.attrs["digest"] = np.bytes_(_digest_of(file, skipped).encode())
 
 
 def is_sealed(file: h5py.File, skipped: list[Skipped]) -> bool:
-    """Whether the digest is there and right."""
+    """Whether the digest exists and is right."""
     return plain(file.attrs.get("digest")) == _digest_of(file, skipped)
 
 
@@ -197,7 +197,7 @@ def _digest_of(file: h5py.File, skipped: list[Skipped]) -> str:
 
 
 def datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
-    """All datasets with a row for each sample, with their names."""
+    """Iterate over the datasets that have one row per sample, with their names."""
     names: list[str] = []
     file.visit(names.append)
     for name in names:
@@ -207,7 +207,7 @@ def datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
 
 
 def dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """The dataset of this name, which is there."""
+    """The dataset of this name, which must exist."""
     item = file[name]
     assert isinstance(item, h5py.Dataset)
     return item
@@ -218,5 +218,5 @@ def _bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
 
 
 def _power_of_two(most: int) -> int:
-    """The largest power of two that is at most this, from 1 to the most rows of a block."""
+    """The largest power of two up to ``most``, from 1 to the most rows of a block."""
     return 1 << (min(max(most, 1), _MOST_ROWS).bit_length() - 1)

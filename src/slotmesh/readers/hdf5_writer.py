@@ -1,10 +1,10 @@
-"""Writes slotmesh's own HDF5 files, and survives being killed.
+"""Write slotmesh's own HDF5 files, and resume after being killed.
 
-A file in the making is a folder ``FILE.h5.part`` of blocks ``00000000.h5``, ``00000001.h5``, ...,
-each a whole file (:mod:`slotmesh.readers.hdf5_layout`) that appears under its name only once it
-is on the disk: a kill can tear an HDF5 file, but not a folder of whole ones. Started again, the
-writer goes on after the last block. At the end the blocks' chunks are copied, still compressed,
-into one file, which then gets the final name; at that moment the disk holds the data twice.
+An unfinished file is a folder ``FILE.h5.part`` of blocks ``00000000.h5``, ``00000001.h5``, ...,
+each a complete file (:mod:`slotmesh.readers.hdf5_layout`), written atomically: a kill can corrupt
+an HDF5 file, but not a folder of finished ones. Started again, the writer resumes after the last
+block. At the end the chunks of all blocks are copied, still compressed, into one file, which is
+then renamed; at that moment the disk holds the data twice.
 """
 
 import io
@@ -22,42 +22,24 @@ import numpy as np
 
 import slotmesh
 from slotmesh.files import parts, write_whole
-from slotmesh.readers.hdf5_layout import (
-    FORMAT,
-    FORMAT_VERSION,
-    LIBVER,
-    Columns,
-    Like,
-    Skipped,
-    WriteError,
-    columns_of,
-    create,
-    dataset,
-    datasets,
-    is_sealed,
-    read_attributes,
-    read_skipped,
-    rows_of_block,
-    seal,
-    write_attributes,
-    write_skipped,
-)
+from slotmesh.readers import hdf5_layout as layout
+from slotmesh.readers.hdf5_layout import Columns, Like, Skipped, WriteError
 from slotmesh.worlds.random_objects import VectorSample
 from slotmesh.worlds.sample import Sample
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a finished file holds."""
+    """A finished file."""
 
     path: Path
     """The file."""
     n: int
     """Number of samples in it."""
     skipped: tuple[Skipped, ...]
-    """The records that were left out."""
+    """The records that were skipped."""
     resumed_at: int
-    """How many records an earlier, interrupted run had dealt with already."""
+    """How many records an earlier, interrupted run had processed."""
 
 
 Records = Callable[[int], Iterable[Sample | VectorSample | Skipped]]
@@ -73,36 +55,36 @@ def write_hdf5(
     overwrite: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> Written:
-    """Write ``n`` records to an HDF5 file, going on from an earlier run that was interrupted.
+    """Write ``n`` records to an HDF5 file, resuming an earlier run that was interrupted.
 
     Args:
-        path: The file; its folder must exist. It appears only when it is whole.
-        records: ``records(start)`` gives the records from number ``start`` on, in order: samples
+        path: The file; its folder must exist. It appears only when it is complete.
+        records: ``records(start)`` yields the records from number ``start`` on, in order: samples
             in batches of any length, and :class:`Skipped` for a record that could not be read.
-        n: Number of records in all.
+        n: Total number of records.
         source: Name of the world or dataset.
-        settings: What else determines the records; must survive JSON.
-        overwrite: Replace a file that is there already.
-        on_progress: Called with the number of records dealt with.
+        settings: What else determines the records; must be JSON.
+        overwrite: Replace an existing file.
+        on_progress: Called with the number of records processed.
 
     Raises:
-        WriteError: If the disk is full, the folder cannot be written to, the file is there
-            already, or an interrupted run had other settings.
+        WriteError: If the disk is full, the folder cannot be written to, the file exists, or an
+            interrupted run had other settings.
     """
     path = Path(path)
     part = path.with_name(path.name + ".part")
     identity = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format": layout.FORMAT,
+        "format_version": layout.FORMAT_VERSION,
         "source": source,
         "settings": json.dumps(settings, sort_keys=True),
         "slotmesh_version": slotmesh.__version__,
         "n_source": n,
     }
     if path.exists() and not overwrite:
-        raise WriteError(f"{path} is there already. Choose another name, or allow to overwrite it.")
+        raise WriteError(f"{path} exists already. Choose another name, or allow overwriting.")
     if not path.parent.is_dir():
-        raise WriteError(f"{path} has no folder to be in: create {path.parent} first.")
+        raise WriteError(f"{path}: the folder {path.parent} does not exist. Create it first.")
     try:
         with _explained(path, part):
             part.mkdir(exist_ok=True)
@@ -116,7 +98,7 @@ def write_hdf5(
             if on_progress:
                 on_progress(blocks.position)
         if blocks.position != n:
-            raise WriteError(f"{path}: {blocks.position} records came, expected {n}.")
+            raise WriteError(f"{path}: got {blocks.position} records, expected {n}.")
         with _explained(path, part):
             blocks.close()
             whole = part / f".whole.h5.{os.getpid()}.part"
@@ -124,7 +106,7 @@ def write_hdf5(
             whole.replace(path)
             shutil.rmtree(part)
     except BaseException:
-        # A folder without a block is of no use to the next start.
+        # A folder without a block is of no use for resuming.
         with suppress(OSError):
             part.rmdir()
         raise
@@ -133,11 +115,11 @@ def write_hdf5(
 
 @contextmanager
 def _explained(path: Path, part: Path) -> Iterator[None]:
-    """Turn an error of the disk into one that says what is left and how to go on."""
+    """Turn an OSError into one that says what is kept and how to resume."""
     try:
         yield
     except OSError as error:
-        kept = f" What is whole so far is kept in {part}." if any(part.glob("*.h5")) else ""
+        kept = f" Finished blocks are kept in {part}." if any(part.glob("*.h5")) else ""
         raise WriteError(
             f"{path} could not be written: {error.strerror or error}.{kept} Make room, or choose "
             "a folder that can be written to, and start the same command again."
@@ -145,7 +127,7 @@ def _explained(path: Path, part: Path) -> Iterator[None]:
 
 
 class _Blocks:
-    """The folder of whole blocks, and the rows that are still too few for the next one."""
+    """The folder of finished blocks, and the rows collected for the next one."""
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
@@ -162,20 +144,20 @@ class _Blocks:
             pass
 
     def _take_up(self, path: Path) -> bool:
-        """Count a block of an earlier run, if it is there and whole."""
+        """Take over a block of an earlier run, if it exists and is complete."""
         try:
             with h5py.File(path, "r") as file:
-                theirs = read_attributes(file)
+                theirs = layout.read_attributes(file)
                 rows = int(theirs["n"])
-                skipped = read_skipped(file)
-                sealed = is_sealed(file, skipped)
+                skipped = layout.read_skipped(file)
+                sealed = layout.is_sealed(file, skipped)
         except (OSError, KeyError, RuntimeError, ValueError, TypeError, AssertionError):
             return False
         for name, mine in self.identity.items():
             if theirs.get(name) != mine:
                 raise WriteError(
                     f"{self.folder} holds an interrupted run whose {name} is {theirs.get(name)!r}, "
-                    f"expected {mine!r}. Delete that folder to start afresh, or choose another "
+                    f"expected {mine!r}. Delete that folder to start over, or choose another "
                     "name for the file."
                 )
         if not sealed:
@@ -191,8 +173,8 @@ class _Blocks:
             self._new_skipped.append(record)
             self.position += 1
             return
-        columns = columns_of(record)
-        most = rows_of_block(_like(columns))
+        columns = layout.columns_of(record)
+        most = layout.rows_of_block(_like(columns))
         start = 0
         while start < len(record):
             taken = min(len(record) - start, most - self._rows)
@@ -215,15 +197,15 @@ class _Blocks:
             self._new_skipped = []
             return
         columns = {k: np.concatenate([p[k] for p in self._pending]) for k in self._pending[0]}
-        # In memory first: a full disk is then an ordinary error, and not one inside HDF5.
+        # In memory first: a full disk is then an ordinary error rather than one inside HDF5.
         memory = io.BytesIO()
-        with h5py.File(memory, "w", libver=LIBVER) as file:
-            create(file, _like(columns), self._rows)
-            write_attributes(file, self.identity, self._rows)
-            write_skipped(file, self._new_skipped)
+        with h5py.File(memory, "w", libver=layout.LIBVER) as file:
+            layout.create(file, _like(columns), self._rows)
+            layout.write_attributes(file, self.identity, self._rows)
+            layout.write_skipped(file, self._new_skipped)
             for name, values in columns.items():
-                dataset(file, name)[...] = values
-            seal(file, self._new_skipped)
+                layout.dataset(file, name)[...] = values
+            layout.seal(file, self._new_skipped)
         path = self.folder / f"{len(self.paths):08d}.h5"
         write_whole(path, memory.getbuffer())
         self.paths.append(path)
@@ -237,18 +219,18 @@ def _join(blocks: list[Path], path: Path, skipped: list[Skipped], identity: dict
     like: Like = {}
     for block in blocks:
         with h5py.File(block, "r") as file:
-            counts.append(int(read_attributes(file)["n"]))
-            like = like or {name: (d.shape[1:], d.dtype) for name, d in datasets(file)}
-    with _Sink(path, "w+b") as sink, h5py.File(sink, "w", libver=LIBVER) as whole:
-        create(whole, like, sum(counts))
-        write_attributes(whole, identity, sum(counts))
-        write_skipped(whole, skipped)
-        seal(whole, skipped)
+            counts.append(int(layout.read_attributes(file)["n"]))
+            like = like or {name: (d.shape[1:], d.dtype) for name, d in layout.datasets(file)}
+    with _Sink(path, "w+b") as sink, h5py.File(sink, "w", libver=layout.LIBVER) as whole:
+        layout.create(whole, like, sum(counts))
+        layout.write_attributes(whole, identity, sum(counts))
+        layout.write_skipped(whole, skipped)
+        layout.seal(whole, skipped)
         start = 0
         for block, count in zip(blocks, counts, strict=True):
             with h5py.File(block, "r") as file:
-                for name, source in datasets(file):
-                    _copy_chunks(source, dataset(whole, name), start)
+                for name, source in layout.datasets(file):
+                    _copy_chunks(source, layout.dataset(whole, name), start)
             if sink.error:
                 break
             start += count
@@ -261,7 +243,7 @@ def _join(blocks: list[Path], path: Path, skipped: list[Skipped], identity: dict
 
 
 class _Sink(io.FileIO):
-    """A file that keeps its first error to itself: HDF5 cannot be closed after one it has seen."""
+    """A file that hides its first error from HDF5, which could not be closed after it."""
 
     error: OSError | None = None
 
@@ -285,7 +267,7 @@ class _Sink(io.FileIO):
 
 
 def _copy_chunks(source: h5py.Dataset, target: h5py.Dataset, start: int) -> None:
-    """Copy compressed chunks as they are, the first to row ``start`` (a multiple of the chunk)."""
+    """Copy chunks without decompressing them, to rows from ``start`` (a multiple of the chunk)."""
     rest = (0,) * (source.ndim - 1)
     assert source.chunks is not None
     for row in range(0, source.shape[0], source.chunks[0]):

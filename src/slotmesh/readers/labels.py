@@ -1,4 +1,4 @@
-"""The classes of each factor, in the one order that readers and worlds share.
+"""Names of the classes, in the order that readers and worlds share.
 
 A column ``color`` of a table of objects holds indices into :data:`COLORS`, and so on. The datasets'
 own orders differ from file to file; readers translate.
@@ -33,8 +33,8 @@ SIZES = CLEVR_SIZES
 """Sizes of CLEVR."""
 
 CLEVRTEX_SHAPES = (*SHAPES, "monkey", "cone", "icosahedron", "teapot", "torus")
-"""Shapes of ClevrTex: the world has a torus in the monkey's place; the last four are in its
-out-of-distribution variant only."""
+"""Shapes of ClevrTex; the last four occur in its out-of-distribution variant only. In the world, a
+torus replaces the monkey."""
 
 CLEVRTEX_MATERIALS = (
     "poliigonbricks01",
@@ -99,8 +99,8 @@ CLEVRTEX_MATERIALS = (
     "whitemarble",
     "other",
 )
-"""Materials of ClevrTex as its files call them; "other" is any that is not among the sixty of the
-first release (its out-of-distribution variant and its second version have more)."""
+"""Materials of ClevrTex as named in its files; "other" is any that is not among the sixty of the
+first release (the out-of-distribution variant and the second version have more)."""
 
 AUTHORS_COLORS = ("", "cyan", "gray", "brown", "green", "blue", "yellow", "red", "purple")
 """Codes of the colours in the MESH authors' CLEVRER files; 0 is padding."""

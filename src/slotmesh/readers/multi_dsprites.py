@@ -1,4 +1,4 @@
-"""Multi-dSprites: coloured sprites on a flat ground, from the TFRecords that DeepMind released."""
+"""Multi-dSprites: coloured sprites on a plain background, from DeepMind's TFRecords."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotmesh.readers._example import Feature, MalformedExampleError, parse_example
-from slotmesh.readers._folders import missing
+from slotmesh.readers._folder import missing
+from slotmesh.readers._images import flatten_layers
 from slotmesh.readers._table import ArrayRecord, stack
 from slotmesh.readers._tfrecord import RecordFile
 from slotmesh.readers.errors import BadRecord
@@ -21,20 +22,20 @@ _FACTORS = {"x": (), "y": (), "scale": (), "orientation": (), "color": (3,)}
 
 
 class MultiDSpritesReader(Reader):
-    """Multi-dSprites, from its TFRecords, compressed or not; TensorFlow is not needed.
+    """Multi-dSprites, from its TFRecords, gzipped or not, without TensorFlow.
 
     The release is one gzipped file, which can only be read from the beginning: records in order are
     fast, and going back starts again. ``len`` reads through the split once. Unpack the file
     (``gunzip``), or convert it, for fast reading in any order.
 
-    Entity 0 of the file is the background and no object. An object is ``present`` where its
-    ``visibility`` is not 0. Masks in the file are one image an entity; a pixel belongs to the first
-    object whose mask has it, and to the background where none has. Columns, as stored: ``x``,
-    ``y``, ``scale``, ``orientation``, ``color`` (3 numbers) and ``shape_code``. Neither the coding
-    of shapes nor the range of colours is published, so they are left as they are.
+    Entity 0 of the file is the background, not an object. An object is ``present`` if its
+    ``visibility`` is not 0. The file has one mask per entity; a pixel belongs to the first object
+    whose mask contains it, or else to the background. Columns, as stored: ``x``, ``y``, ``scale``,
+    ``orientation``, ``color`` (3 numbers) and ``shape_code``. Neither the codes of shapes nor the
+    range of colours is documented, so they are left as they are.
 
     Args:
-        root: The file, or the folder that holds it.
+        root: The file, or the folder that contains it.
         split: MESH's ``"train"`` (records 0 to 59,999), ``"val"`` (320 after them), ``"test"``
             (2,880 after those); ``"all"``; or a range of records.
         variant: ``"colored_on_grayscale"`` (2-5 sprites, the paper's), ``"colored_on_colored"`` or
@@ -76,83 +77,58 @@ class MultiDSpritesReader(Reader):
     def __len__(self) -> int:
         first, step, there = self._wanted.start, self._wanted.step, len(self._file)
         if self._file.broken and there <= first:
-            # An empty split would hide that it is lost.
+            # An empty split would hide that its records are lost.
             raise self._file.broken
         return len(range(first, min(there, self._wanted.stop), step))
 
     def make(self, index: Sequence[int]) -> Sample:
-        """The records of these indices, all of them within the split."""
-        # In order, since going back in a compressed file starts it again.
+        """Read the records of these indices, all of them within the split."""
+        # In order, since going back in a gzipped file starts it again.
         found = {i: self._record(self._wanted[i]) for i in sorted(set(index))}
         return stack([found[i] for i in index], index, str(self._file.path))
 
     def _record(self, number: int) -> ArrayRecord:
-        data = self._file.read(number)
         try:
-            example = parse_example(data)
+            return self._decode(parse_example(self._file.read(number)))
         except MalformedExampleError as error:
-            reason = f"its data are not a tf.train.Example: {error}"
-            raise BadRecord(self._file.path, number, reason) from error
-        fields = _Features(example, self._file.path, number)
+            raise BadRecord(self._file.path, number, str(error)) from error
+
+    def _decode(self, example: dict[str, Feature]) -> ArrayRecord:
         k = self._entities
-        image = fields.pixels("image", (_SIDE, _SIDE, 3))
-        layers = fields.pixels("mask", (_SIDE, _SIDE, k, 1))[:, :, 1:, 0] > 127
-        # argmax finds the first of several; the appended layer stands for none.
-        none = np.ones((_SIDE, _SIDE, 1), dtype=bool)
-        first = np.concatenate([layers, none], axis=2).argmax(axis=2)
-        mask = np.where(first < k - 1, first + 1, 0).astype(np.uint8)
-        present = fields.numbers("visibility", (k,))[1:] > 0.5
+        image = _feature(example, "image", (_SIDE, _SIDE, 3), np.uint8)
+        layers = _feature(example, "mask", (_SIDE, _SIDE, k, 1), np.uint8)[:, :, 1:, 0] > 127
+        mask = flatten_layers(np.moveaxis(layers, 2, 0))
+        present = _feature(example, "visibility", (k,), np.float32)[1:] > 0.5
         columns: dict[str, NDArray[Any]] = {}
         for name, shape in _FACTORS.items():
-            values = fields.numbers(name, (k, *shape))[1:]
+            values = _feature(example, name, (k, *shape), np.float32)[1:]
             columns[name] = values * present.reshape(-1, *(1 for _ in shape))
-        codes = fields.numbers("shape", (k,))[1:]
+        codes = _feature(example, "shape", (k,), np.float32)[1:]
         if np.abs(codes).max() > 255:
-            raise BadRecord(self._file.path, number, f"shape holds {codes}, expected small codes")
+            raise MalformedExampleError(f"shape holds {codes}, expected small codes")
         columns["shape_code"] = np.where(present, np.rint(codes), 0).astype(np.int64)
         return ArrayRecord(image, mask, columns, present)
 
 
-class _Features:
-    """The features of one record, checked as they are read."""
-
-    def __init__(self, values: dict[str, Feature], path: Path, number: int) -> None:
-        self._values = values
-        self._path = path
-        self._number = number
-
-    def pixels(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        value = self._get(name)
-        if isinstance(value, list):
-            value = np.frombuffer(b"".join(value), dtype=np.uint8)
-        if value.dtype != np.uint8:
-            raise self._bad(f"its feature {name!r} holds {value.dtype}, expected bytes")
-        return self._shaped(name, value, shape)
-
-    def numbers(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        value = self._get(name)
-        if isinstance(value, list) or value.dtype != np.float32:
-            raise self._bad(f"its feature {name!r} is not a list of floats")
-        if not bool(np.isfinite(value).all()):
-            raise self._bad(f"its feature {name!r} holds numbers that are not finite")
-        return self._shaped(name, value, shape)
-
-    def _get(self, name: str) -> Feature:
-        if name not in self._values:
-            raise self._bad(f"it has no feature {name!r}")
-        return self._values[name]
-
-    def _shaped(self, name: str, value: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        expected = int(np.prod(shape))
-        if value.size != expected:
-            shown = " x ".join(str(s) for s in shape)
-            raise self._bad(
-                f"its feature {name!r} has {value.size} values, expected {shown} = {expected}"
-            )
-        return value.reshape(shape)
-
-    def _bad(self, reason: str) -> BadRecord:
-        return BadRecord(self._path, self._number, reason)
+def _feature(
+    example: dict[str, Feature], name: str, shape: tuple[int, ...], dtype: type[np.generic]
+) -> NDArray[Any]:
+    """One feature of a record, checked."""
+    if name not in example:
+        raise MalformedExampleError(f"it has no feature {name!r}")
+    value = example[name]
+    if isinstance(value, list):
+        value = np.frombuffer(b"".join(value), dtype=np.uint8)
+    expected = int(np.prod(shape))
+    if value.dtype != dtype or value.size != expected:
+        shown = " x ".join(str(s) for s in shape)
+        raise MalformedExampleError(
+            f"its feature {name!r} has {value.size} values of {value.dtype}, expected "
+            f"{shown} = {expected} of {np.dtype(dtype)}"
+        )
+    if dtype == np.float32 and not bool(np.isfinite(value).all()):
+        raise MalformedExampleError(f"its feature {name!r} holds numbers that are not finite")
+    return value.reshape(shape)
 
 
 def _find(root: Path, variant: str) -> Path:

@@ -1,4 +1,4 @@
-"""What all readers have in common."""
+"""Common base of all readers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,36 +14,36 @@ Split = str | range
 
 
 class Reader(ABC):
-    """A dataset on disk: finite, labelled, the same record as a world gives.
+    """A finite, labelled dataset on disk that returns the same batches as a world.
 
-    Indices count from 0 within the split. Where a record cannot be read, :meth:`sample` and
-    :meth:`read` raise :class:`~slotmesh.readers.BadRecord`, and :meth:`records` goes on.
+    Indices count from 0 within the split. If a record cannot be read, :meth:`sample` and
+    :meth:`read` raise :class:`~slotmesh.readers.BadRecord`, and :meth:`records` continues.
     """
 
     name: ClassVar[str]
     """The name on the command line."""
     splits: ClassVar[Mapping[str, range]] = {}
-    """Which records of the dataset belong to each split; a range of your own is one too."""
+    """Which records of the dataset belong to each split; you can also pass a range."""
     test_split: ClassVar[str] = "test"
     """The split that results are reported on."""
     classes: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Names of the classes, by the columns of the table of objects that hold their numbers."""
+    """Names of the classes, by the columns of the table of objects that hold their indices."""
     max_objects: int
     """Rows of the table of objects."""
     has_masks: bool = True
-    """False where the dataset has no masks: they are all zero then, which is no statement."""
+    """Whether the dataset has masks; they are all zero without."""
     split: Split
-    """The split that was asked for."""
+    """The requested split."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def make(self, index: Sequence[int]) -> Sample:
-        """The records of these indices, all of them within the split."""
+        """Read the records of these indices, all of them within the split."""
 
     def sample(self, index: Sequence[int] | range | Tensor) -> Sample:
-        """The records of these indices, as one batch.
+        """Read the records of these indices, as one batch.
 
         Raises:
             BadRecord: If one of them cannot be read.
@@ -65,14 +65,14 @@ class Reader(ABC):
         return self.make(numbers)
 
     def read(self, index: int) -> Sample:
-        """One record, as a batch of one."""
+        """Read one record, as a batch of one."""
         return self.sample([index])
 
     def records(self, start: int = 0) -> Iterator[Sample | BadRecord]:
-        """All records from ``start`` on, one at a time, in order.
+        """Iterate over all records from ``start`` on, one at a time, in order.
 
-        A record that cannot be read is yielded as the error that tells why, and reading goes on:
-        there is one item a record, ``len(self) - start`` in all.
+        For a record that cannot be read, the error is yielded and reading continues: there is one
+        item per record, ``len(self) - start`` in total.
         """
         for i in range(start, len(self)):
             try:
@@ -81,13 +81,13 @@ class Reader(ABC):
                 yield bad
 
     def batches(self, batch_size: int, start: int = 0) -> Iterator[Sample]:
-        """The records from ``start`` on in order, in batches; the last may be smaller."""
+        """Iterate over batches of the records from ``start`` on; the last may be smaller."""
         for first in range(start, len(self), batch_size):
             yield self.sample(range(first, min(first + batch_size, len(self))))
 
 
 def choose(reader: str, split: Split, splits: Mapping[str, range]) -> range:
-    """The records of a named split, or of a range."""
+    """The records of a named split, or those of a range."""
     if isinstance(split, range):
         if split.step < 1 or split.start < 0:
             raise ValueError(

@@ -46,7 +46,7 @@ def open_reader(name: str, root: Path | str, **options: Any) -> Reader:
         name: One of :data:`READERS`: ``clevr``, ``multi-dsprites``, ``clevrtex``, ``clevrer`` or
             ``hdf5``.
         root: Where the dataset is.
-        **options: Those of the reader, such as ``split`` and ``size``.
+        **options: Options of the reader, such as ``split`` and ``size``.
 
     Example:
         >>> from slotmesh.readers import open_reader

@@ -1,4 +1,4 @@
-"""Exported sets of vectors (the world random-objects)."""
+"""Read exported sets of vectors (the world random-objects)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from slotmesh.readers._h5 import H5File
 from slotmesh.readers._own import read_columns, read_header
 from slotmesh.worlds.random_objects import VectorSample
 
-# Vectors of random numbers hardly shrink: more is a claim, and all of it is held in memory.
+# Random vectors hardly compress: a larger claim is false, and all of it is held in memory.
 _MOST_GROWTH = 16
 _MOST_SMALL = 1 << 24
 
@@ -32,7 +32,9 @@ class VectorReader:
         with H5File("VectorReader", Path(root)) as file:
             header = read_header(file)
             if header is None:
-                raise file.bad("it has no layout of ours, expected what `data export` writes")
+                raise file.bad(
+                    "it is not in slotmesh's layout, expected a file that `data export` wrote"
+                )
             if header.kind != "vectors":
                 raise file.bad(f"its kind is {header.kind!r}, expected 'vectors'")
             inputs = file.dataset("inputs", np.float32, 3)
@@ -54,7 +56,7 @@ class VectorReader:
         return len(self._data)
 
     def sample(self, index: Sequence[int] | range | Tensor) -> VectorSample:
-        """The records of these indices, as one batch."""
+        """Read the records of these indices, as one batch."""
         which = torch.as_tensor(index, dtype=torch.int64)
         if which.ndim != 1 or not bool(((which >= 0) & (which < len(self))).all()):
             raise ValueError(

@@ -1,1 +1,1 @@
-"""Figures, tables and pages."""
+"""Figures, pictures and pages."""

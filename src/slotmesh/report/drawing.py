@@ -39,6 +39,12 @@ def zoomed(picture: Pixels, zoom: int) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(picture.repeat(zoom, 0).repeat(zoom, 1)))
 
 
+def heat(values: Tensor, most: float) -> Pixels:
+    """Numbers ``(k, d)`` as colours ``(k, d, 3)``: blue above 0, red below, darkest at ``most``."""
+    shares = values.detach().float().cpu().numpy() / (2 * most) + 0.5
+    return (mpl.colormaps["RdBu"](shares.clip(0, 1))[..., :3] * 255).round().astype(np.uint8)
+
+
 def rgb(colour: str) -> Colour:
     """A colour of matplotlib as whole numbers from 0 to 255."""
     r, g, b = to_rgb(colour)
@@ -51,22 +57,23 @@ def write(
     words: str,
     colour: Colour = INK,
     *,
+    size: int = LETTERS,
     bold: bool = False,
     to_the: Literal["left", "right"] = "right",
 ) -> None:
     """Write to the left or to the right of a point."""
     anchor = "la" if to_the == "right" else "ra"
-    pen.text(at, words, fill=colour, font=_font(bold), anchor=anchor)
+    pen.text(at, words, fill=colour, font=_font(size, bold), anchor=anchor)
 
 
-def length(words: str) -> float:
+def length(words: str, size: int = LETTERS) -> int:
     """Width of the words in pixels."""
-    return _font().getlength(words)
+    return round(_font(size).getlength(words))
 
 
 @cache
-def _font(bold: bool = False) -> ImageFont.FreeTypeFont:
+def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
     """The font that comes with matplotlib, the same on every machine."""
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
     path = Path(mpl.get_data_path()) / "fonts" / "ttf" / name
-    return ImageFont.truetype(str(path), LETTERS, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)

@@ -1,4 +1,4 @@
-"""Figures as self-contained SVG."""
+"""Figures in the house style, as SVG or PNG."""
 
 import base64
 import io
@@ -16,9 +16,9 @@ from torch import Tensor
 from slotmesh.files import write_whole
 
 COLOURS = {"SA": "#7a869a", "SA-SH": "#2f7fb8", "SA-EMD": "#c7832b", "SA-MESH": "#b3245f"}
-"""One colour a variant, in every figure."""
+"""One colour per variant, in every figure."""
 
-# The same figure twice is the same bytes: no dates, and ids that do not depend on the run.
+# Drawing a figure again gives the same bytes: no dates, and fixed ids.
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -29,7 +29,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def svg_bytes(figure: Figure) -> bytes:
-    """The figure as SVG text, the same bytes each time."""
+    """Render the figure as SVG, the same bytes every time."""
     buffer = io.BytesIO()
     with mpl.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -37,12 +37,12 @@ def svg_bytes(figure: Figure) -> bytes:
 
 
 def svg_uri(figure: Figure) -> str:
-    """The figure as an address that an ``<img>`` can hold, so that a page needs no other file."""
+    """Render the figure as a data URI for ``<img>``, so that a page needs no other file."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg_bytes(figure)).decode()
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
-    """Write the figure as its name ends, .svg or .png; it appears only when it is whole."""
+    """Write the figure as .svg or .png, by the name of the file, atomically."""
     if path.suffix == ".svg":
         picture = svg_bytes(figure)
     elif path.suffix == ".png":
@@ -56,11 +56,11 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
 
 
 def shades(colour: str, n: int) -> list[str]:
-    """``n`` shades of a colour from light to dark, for curves that have an order."""
+    """``n`` shades of a colour from light to dark, for ordered curves."""
     base = np.array(to_rgb(colour))
     mixed: list[str] = []
     for i in range(n):
-        # By way of the colour itself: straight from light to dark the middle would be grey.
+        # Through the colour itself: straight from light to dark, the middle would be grey.
         t = 2 * i / (n - 1) - 1 if n > 1 else 0.0
         r, g, b = (1 - abs(t)) * base + abs(t) * (0.5 * base + (0.5 if t < 0 else 0.0))
         mixed.append(to_hex((r, g, b)))
@@ -70,7 +70,7 @@ def shades(colour: str, n: int) -> list[str]:
 def panels(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
-    """An empty figure in the house style, in inches, with its axes row by row."""
+    """Make an empty figure in the house style, in inches, and its axes row by row."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots(rows, columns, squeeze=False, **options).tolist()
@@ -86,7 +86,7 @@ def heat_map(
     number: str = "{:.2f}",
     colours: str = "magma_r",
 ) -> None:
-    """Draw a matrix ``(m, n)``, slots down, inputs across, with its numbers; dark is much."""
+    """Draw a matrix ``(m, n)`` with its numbers: slots down, inputs across, dark for large."""
     values = plan.detach().float().cpu().numpy()
     axes.imshow(values, vmin=0, vmax=most, cmap=colours, aspect="equal")
     axes.set_xticks(range(len(columns)), columns)
@@ -103,7 +103,7 @@ def heat_map(
 
 
 def curves(axes: Axes, series: dict[str, list[tuple[int, float]]], *, x: str, y: str) -> None:
-    """Draw one line a variant, named at its end."""
+    """Draw one line per variant, labelled at its end."""
     for name, points in series.items():
         steps, values = zip(*points, strict=True)
         colour = COLOURS.get(name, "#333333")

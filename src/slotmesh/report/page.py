@@ -6,7 +6,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Fill a template of ``report/templates``; a value that is missing is an error."""
+    """Fill a template of ``report/templates``; a missing value is an error."""
     environment = Environment(
         loader=PackageLoader("slotmesh.report"),
         autoescape=True,

@@ -1,10 +1,8 @@
-"""What trained models make of samples, as pictures: attention, masks, copies."""
+"""Pictures of what trained models do with samples: attention, masks, copies."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-import matplotlib as mpl
-import numpy as np
 from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,6 +13,7 @@ from slotmesh.report.drawing import (
     PICTURE,
     SOFT,
     Pixels,
+    heat,
     length,
     masked,
     pixels,
@@ -25,9 +24,9 @@ from slotmesh.report.drawing import (
 from slotmesh.report.sheet import MASK_COLOURS, colour_mask
 
 MOST_SAMPLES = 6
-"""Samples on a sheet."""
+"""Samples per sheet."""
 
-# In pixels. A sheet stays within the width of a page where whole multiples of its images allow.
+# In pixels. Sheets are scaled by whole numbers to fit the width of a page.
 _WIDTH = 1180
 _GAP = 4
 _CAPTION = 18
@@ -35,7 +34,7 @@ _SHORTER = {"reconstruction": "rebuilt"}
 
 
 class Discovered(Protocol):
-    """What is drawn of an object discovery model's output; videos have a T after the batch."""
+    """The output of an object discovery model, as far as it is drawn; videos have T after batch."""
 
     @property
     def reconstruction(self) -> Tensor:
@@ -61,20 +60,20 @@ class Discovered(Protocol):
 def discovery_sheet(
     image: Tensor, out: Discovered, grid: tuple[int, int], truth: Tensor | None = None
 ) -> Image.Image:
-    """Images and what was found in them.
+    """Draw images and the objects found in them.
 
-    For each sample: the image, its reconstruction, and in colours which slot has the largest mask
-    where. Then for every slot, its attention (of every iteration, if ``out`` has the trace) and
-    below it its mask, both multiplied with the image. In a video each frame comes below the last.
+    For each sample: the image, its reconstruction, and in colours the slot with the largest mask at
+    each pixel. Then for every slot its attention (of every iteration, if ``out`` has the trace) and
+    its mask, both multiplied by the image. The frames of a video are below each other.
 
     Args:
         image: uint8 ``(batch, 3, H, W)``, or ``(batch, T, 3, H, W)`` for video.
         out: What the model returned.
-        grid: Rows and columns that the ``n`` inputs of the attention lie in.
-        truth: Objects' masks ``(batch, H, W)`` or ``(batch, T, H, W)``, to be shown beside.
+        grid: Rows and columns of the ``n`` inputs of the attention.
+        truth: True masks ``(batch, H, W)`` or ``(batch, T, H, W)``, to be shown too.
 
     Returns:
-        At most :data:`MOST_SAMPLES` samples below one another.
+        At most :data:`MOST_SAMPLES` samples below each other.
 
     Example:
         >>> import torch
@@ -106,15 +105,15 @@ def discovery_sheet(
 
 
 def attention_sheet(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> Image.Image:
-    """Images, and beside each the attention of every slot multiplied with it.
+    """Draw images, and beside each the attention of every slot multiplied by it.
 
     Args:
         image: uint8 ``(batch, 3, H, W)``.
         attention: ``(batch, m, n)``, or ``(batch, n_iters, m, n)`` for every iteration.
-        grid: Rows and columns that the ``n`` inputs lie in.
+        grid: Rows and columns of the ``n`` inputs.
 
     Returns:
-        At most :data:`MOST_SAMPLES` samples below one another.
+        At most :data:`MOST_SAMPLES` samples below each other.
     """
     trace = attention.unsqueeze(-3) if attention.ndim == 3 else attention
     blocks: list[_Block] = []
@@ -125,22 +124,21 @@ def attention_sheet(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> 
 
 
 def vectors(targets: Tensor, copied: Tensor, most: float) -> Image.Image:
-    """Sets of vectors, and below each its copies: vectors down, dimensions across.
+    """Draw sets of vectors, and below each its copies: vectors down, dimensions across.
 
     Args:
         targets: ``(batch, k, d)``.
         copied: ``(batch, k, d)``, in the order of the targets.
-        most: The number that has the darkest colour: blue above 0, red below.
+        most: The number with the darkest colour: blue above 0, red below.
 
     Returns:
         At most :data:`MOST_SAMPLES` sets, three in a row.
     """
     k, d = targets.shape[1:]
     side = max(2, min(10, 288 // d))
-    colours = mpl.colormaps["RdBu"]
     n = min(len(targets), MOST_SAMPLES)
     across = min(n, 3)
-    label = round(length("target")) + 2 * _GAP
+    label = length("target") + 2 * _GAP
     caption = _CAPTION if n > 1 else 0
     cell = (label + d * side + 3 * _GAP, caption + 2 * k * side + 3 * _GAP)
     size = (across * cell[0] + 2 * MARGIN, -(-n // across) * cell[1] + 2 * MARGIN)
@@ -153,17 +151,15 @@ def vectors(targets: Tensor, copied: Tensor, most: float) -> Image.Image:
             write(pen, (x + label, y), f"set {i + 1}", bold=True)
             y += _CAPTION
         for name, rows in (("target", targets[i]), ("copy", copied[i])):
-            values = rows.detach().float().cpu().numpy() / (2 * most) + 0.5
-            shown = (colours(values.clip(0, 1))[..., :3] * 255).round().astype(np.uint8)
             write(pen, (x, y + (k * side - LETTERS) // 2 - 1), name, SOFT)
-            sheet.paste(zoomed(shown, side), (x + label, y))
+            sheet.paste(zoomed(heat(rows, most), side), (x + label, y))
             y += k * side + _GAP
     return sheet
 
 
 @dataclass
 class _Block:
-    """One image: pictures on the left, two in a row, and lines with something of every slot."""
+    """One image: pictures on the left, two per row, and lines with one picture per slot."""
 
     left: list[tuple[str, Pixels]]
     lines: list[tuple[str, list[Pixels]]]
@@ -172,11 +168,11 @@ class _Block:
 def _attention_lines(
     shown: Pixels, trace: Tensor, grid: tuple[int, int]
 ) -> list[tuple[str, list[Pixels]]]:
-    """One line an iteration of ``(n_iters, m, n)``."""
+    """One line per iteration of ``(n_iters, m, n)``."""
     lines: list[tuple[str, list[Pixels]]] = []
     for t, attention in enumerate(trace):
         maps = attention.detach().float()
-        # Slots differ by how much they take; where they take it is what can be seen.
+        # Slots differ in how much they take; the picture shows where they take it.
         maps = maps / maps.amax(-1, keepdim=True).clamp(min=1e-30)
         cells = maps.unflatten(-1, grid).unsqueeze(0)
         whole = F.interpolate(cells, size=shown.shape[:2], mode="nearest-exact")[0]
@@ -186,11 +182,11 @@ def _attention_lines(
 
 
 def _draw(blocks: list[_Block]) -> Image.Image:
-    """All blocks below one another; they have pictures of one size, and as many slots."""
+    """Draw all blocks below each other; all have pictures of one size and as many slots."""
     _, pictures = blocks[0].lines[0]
     height, width = pictures[0].shape[:2]
     n_left, m = min(2, len(blocks[0].left)), len(pictures)
-    label = round(max(length(words) for words, _ in blocks[0].lines)) + 3 * _GAP
+    label = max(length(words) for words, _ in blocks[0].lines) + 3 * _GAP
     fixed = 2 * MARGIN + label + (n_left + m) * _GAP
     zoom = min((_WIDTH - fixed) // ((n_left + m) * width), PICTURE // width)
     zoom = max(1, zoom)
@@ -223,5 +219,5 @@ def _draw(blocks: list[_Block]) -> Image.Image:
 
 
 def _fitting(words: str, width: int) -> str:
-    """The words, or shorter ones where there is no room."""
+    """The words, or shorter ones if there is no room."""
     return words if length(words) < width else _SHORTER.get(words, words)

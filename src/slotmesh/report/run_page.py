@@ -1,4 +1,4 @@
-"""The page about runs: what is on it, and its learning curves."""
+"""The page about runs: its contents, and learning curves."""
 
 import base64
 import io
@@ -13,15 +13,15 @@ from slotmesh.report.page import render_page
 
 """One colour a variant."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
-"""One pattern a run of the same variant, as SVG has them; they repeat."""
+"""One SVG dash pattern per run of the same variant; they repeat."""
 
-# More points than this cannot be told apart on the page.
+# More points than this cannot be distinguished on the page.
 _MOST_POINTS = 400
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How a run is told apart: in the legend, in tables and over pictures."""
+    """How a run is marked in the legend, in tables and over pictures."""
 
     label: str
     colour: str
@@ -30,7 +30,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Cell:
-    """One result: what was measured, and what the paper has."""
+    """One result: what was measured, and what the paper reports."""
 
     value: str
     paper: str = ""
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """The results of a run, or of several seeds together."""
+    """The results of one run, or of several seeds together."""
 
     mark: Mark
     about: str
@@ -55,11 +55,11 @@ class Picture:
     """A picture with a line above it."""
 
     mark: Mark | None
-    """Whose it is, where that is not said by the heading."""
+    """Whose it is, if the heading does not say."""
     note: str
     uri: str
     width: int
-    """In pixels: it is never shown larger."""
+    """In pixels; it is never shown larger."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Gallery:
     title: str
     pictures: list[Picture]
     mark: Mark | None = None
-    """Whose pictures these are, if of one run."""
+    """Whose pictures these are, if they are of one run."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,17 @@ class Chart:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of words: a head, and rows of which the first cell is a name."""
+    """A table of text: a head, and rows whose first cell is a name."""
 
     head: list[str]
     rows: list[list[str]]
     different: list[int] = field(default_factory=list)
-    """Rows that are not the same in all columns."""
+    """Rows whose values differ between columns."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """All about the runs of one task."""
+    """Everything about the runs of one task."""
 
     name: str
     title: str
@@ -115,12 +115,12 @@ class Section:
 
 
 def render_runs(lead: str, sections: list[Section], command: str, versions: str) -> str:
-    """The page, which needs no other file."""
+    """Render the page as one HTML file."""
     return render_page("run.html", lead=lead, sections=sections, command=command, versions=versions)
 
 
 def png_uri(picture: Image) -> str:
-    """A picture as an address that an ``<img>`` can hold."""
+    """Encode a picture as a data URI for ``<img>``."""
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
@@ -133,12 +133,12 @@ def chart(
     percent: bool = False,
     baseline: float | None = None,
 ) -> Chart:
-    """Draw one metric over training steps, one line a run.
+    """Draw one metric over training steps, one line per run.
 
     Args:
         title: Name of the metric.
         curves: Points (step, value) of each run, in order.
-        percent: Whether values are parts of 1, to be shown as percentages.
+        percent: Whether values are fractions, to be shown as percentages.
         baseline: A value to compare with, drawn as a dotted line.
     """
     factor = 100.0 if percent else 1.0
@@ -153,7 +153,7 @@ def chart(
             [y for _, y in points],
             color=mark.colour,
             linewidth=1.8,
-            # A line of one point cannot be seen.
+            # A line of one point is invisible.
             marker="o" if len(points) < 3 else "",
             markersize=4,
         )
@@ -175,7 +175,7 @@ def chart(
 
 
 def thin(points: list[tuple[float, float]], most: int = _MOST_POINTS) -> list[tuple[float, float]]:
-    """Fewer points: the means of as many neighbours as it takes.
+    """Reduce the number of points by averaging neighbours.
 
     Example:
         >>> from slotmesh.report.run_page import thin

@@ -1,23 +1,18 @@
-"""Sheets of samples: pictures, masks in distinct colours, and what the objects are."""
+"""Sheets of samples: images, masks in distinct colours, and what the objects are."""
 
 import io
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from slotmesh.files import write_whole
+from slotmesh.report.drawing import PICTURE, Pixels, heat, length, pixels, rgb, write, zoomed
 from slotmesh.worlds import Sample, VectorSample
 
 MASK_COLOURS = (
@@ -33,19 +28,18 @@ MASK_COLOURS = (
     "#7a9c1e",
     "#5468c4",
 )
-"""The background, then one colour an object; they repeat after ten objects."""
+"""The background, then one colour per object; they repeat after ten objects."""
 
 Classes = Mapping[str, Sequence[str]]
 NO_CLASSES: Classes = MappingProxyType({})
 
-_DPI = 100
-_PICTURE = 128  # Width of a picture on the sheet in pixels, as far as whole multiples go.
-_LETTER = 5.2
+# In pixels.
+_WIDTH = 1300
 _LINE = 13
+_SMALL = 9
 _GAP = 12
 _CAPTION = 18
 _MOST_FRAMES = 6
-_FONT: dict[Any, Any] = {"font.family": "DejaVu Sans", "image.interpolation": "nearest"}
 
 
 def write_sheet(
@@ -55,21 +49,20 @@ def write_sheet(
     title: str = "",
     classes: Classes = NO_CLASSES,
 ) -> None:
-    """Write a sheet of samples as PNG; it appears only when it is whole.
+    """Write a sheet of samples as PNG, atomically.
 
     Args:
         sample: What to show.
         path: The file.
         title: A line at the top.
-        classes: For columns of the table that hold numbers of classes, the names of the classes.
+        classes: Names of the classes, by the columns of the table of objects that hold their
+            numbers.
     """
     path = Path(path)
     if path.suffix.lower() != ".png":
         raise ValueError(f"{path}: expected a name that ends in .png.")
-    figure = draw_sheet(sample, title=title, classes=classes)
     picture = io.BytesIO()
-    with mpl.rc_context(_FONT):
-        figure.savefig(picture, format="png", dpi=_DPI)
+    draw_sheet(sample, title=title, classes=classes).save(picture, format="PNG")
     try:
         write_whole(path, picture.getbuffer())
     except OSError as error:
@@ -81,16 +74,15 @@ def write_sheet(
 
 def draw_sheet(
     sample: Sample | VectorSample, *, title: str = "", classes: Classes = NO_CLASSES
-) -> Figure:
-    """The sheet as a figure; of long videos, a few frames."""
-    with mpl.rc_context(_FONT):
-        if isinstance(sample, VectorSample):
-            return _vector_sheet(sample, title)
-        return _picture_sheet(sample.to("cpu"), title, classes)
+) -> Image.Image:
+    """Draw the sheet; of long videos, a few frames."""
+    if isinstance(sample, VectorSample):
+        return _vector_sheet(sample, title)
+    return _picture_sheet(sample.to("cpu"), title, classes)
 
 
 def describe(sample: Sample, i: int, classes: Classes) -> list[str]:
-    """A line for each object of sample ``i``: its classes, its scale, the pixels seen of it."""
+    """One line per object of sample ``i``: its classes, its scale, its visible pixels."""
     mask = sample.mask[i]
     present = sample.present[i]
     lines: list[str] = []
@@ -110,112 +102,72 @@ def describe(sample: Sample, i: int, classes: Classes) -> list[str]:
     return lines
 
 
-def colour_mask(mask: Tensor) -> NDArray[np.uint8]:
+def colour_mask(mask: Tensor) -> Pixels:
     """A mask ``(..., H, W)`` in distinct colours, ``(..., H, W, 3)``."""
     colours = np.array([to_rgb(c) for c in MASK_COLOURS]) * 255
     table = np.vstack([colours[:1], *[colours[1:]] * 26]).round().astype(np.uint8)
     return table[mask.cpu().numpy()]
 
 
-def _picture_sheet(sample: Sample, title: str, classes: Classes) -> Figure:
+def _picture_sheet(sample: Sample, title: str, classes: Classes) -> Image.Image:
     n = len(sample)
     video = sample.image.ndim == 5
     times = _frames(sample.image.shape[1]) if video else [0]
     down, across = (2, len(times)) if video else (1, 2)
     height, width = sample.image.shape[-2:]
-    zoom = max(1, round(_PICTURE / width))
-    picture = (zoom * width, zoom * height)
+    zoom = max(1, round(PICTURE / width))
+    right, below = zoom * width + 4, zoom * height + 4
     labels = [describe(sample, i, classes) for i in range(n)]
-    letters = max(len(line) for lines in labels for line in lines)
     rows = max(sum(line != "" for line in lines) for lines in labels)
-    cell = (
-        across * (picture[0] + 4) + 20 + round(_LETTER * letters),
-        max(down * (picture[1] + 4), _LINE * rows) + _CAPTION,
-    )
-    page = _Page(n, max(1, min(n, 1300 // (cell[0] + _GAP))), cell, title)
-    for i in range(n):
-        x, y = page.corner(i)
-        page.text(x, y, f"sample {int(sample.index[i])}", size=8, weight="bold")
+    words = max(length(line, _SMALL) for lines in labels for line in lines)
+    cell = (across * right + 20 + words, max(down * below, _LINE * rows) + _CAPTION)
+    sheet, corners = _page(n, cell, title)
+    pen = ImageDraw.Draw(sheet)
+    for i, (x, y) in enumerate(corners):
+        write(pen, (x, y), f"sample {int(sample.index[i])}", bold=True)
         y += _CAPTION
         for k, t in enumerate(times):
-            image = sample.image[i, t] if video else sample.image[i]
-            mask = sample.mask[i, t] if video else sample.mask[i]
-            left = x + k * (picture[0] + 4)
-            page.picture(left, y, picture, image.movedim(0, -1).numpy())
+            at = (i, t) if video else i
+            left = x + k * right
+            sheet.paste(zoomed(pixels(sample.image[at]), zoom), (left, y))
             # The mask stands below its frame, or beside a single picture.
-            at = (left, y + picture[1] + 4) if video else (x + picture[0] + 4, y)
-            page.picture(*at, picture, colour_mask(mask))
-        left = x + across * (picture[0] + 4) + 4
+            place = (left, y + below) if video else (x + right, y)
+            sheet.paste(zoomed(colour_mask(sample.mask[at]), zoom), place)
+        left = x + across * right + 4
         lines = [(k, line) for k, line in enumerate(labels[i]) if line]
         for row, (k, line) in enumerate(lines):
-            colour = MASK_COLOURS[1 + k % (len(MASK_COLOURS) - 1)]
-            page.block(left, y + _LINE * row + 2, 8, colour)
-            page.text(left + 12, y + _LINE * row, line, size=6.5)
-    return page.figure
+            top = y + _LINE * row
+            colour = rgb(MASK_COLOURS[1 + k % (len(MASK_COLOURS) - 1)])
+            pen.rectangle(((left, top + 2), (left + 7, top + 9)), fill=colour)
+            write(pen, (left + 12, top), line, size=_SMALL)
+    return sheet
 
 
-def _vector_sheet(sample: VectorSample, title: str) -> Figure:
+def _vector_sheet(sample: VectorSample, title: str) -> Image.Image:
     """Inputs as heat maps: elements down, dimensions across."""
     inputs = sample.inputs.cpu()
-    most = float(inputs.abs().max())
     n, elements, dim = inputs.shape
     # A few zeros say as much as a hundred.
     shown = min(elements, sample.targets.shape[1] + 5)
-    picture = (max(160, 6 * dim), 12 * shown)
-    page = _Page(n, max(1, 1300 // (picture[0] + _GAP)), (picture[0], picture[1] + _CAPTION), title)
-    for i in range(n):
-        x, y = page.corner(i)
-        caption = f"sample {int(sample.index[i])}: {shown} of {elements} elements"
-        page.text(x, y, caption, size=8, weight="bold")
-        axes = page.axes(x, y + _CAPTION, picture)
-        axes.imshow(inputs[i, :shown].numpy(), cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
-    return page.figure
+    captions = [f"sample {int(i)}: {shown} of {elements} elements" for i in sample.index]
+    side = max(2, min(10, 288 // dim))
+    wide = max(dim * side, *map(length, captions))
+    sheet, corners = _page(n, (wide, shown * side + _CAPTION), title)
+    pen = ImageDraw.Draw(sheet)
+    for (x, y), caption, values in zip(corners, captions, inputs[:, :shown], strict=True):
+        write(pen, (x, y), caption, bold=True)
+        sheet.paste(zoomed(heat(values, float(inputs.abs().max())), side), (x, y + _CAPTION))
+    return sheet
 
 
-class _Page:
-    """A figure measured in pixels from its upper left corner, with cells in rows."""
-
-    def __init__(self, n: int, columns: int, cell: tuple[int, int], title: str) -> None:
-        self.columns = columns
-        self.cell = (cell[0] + _GAP, cell[1] + _GAP)
-        self.top = _GAP + (26 if title else 0)
-        self.width = columns * self.cell[0] + _GAP
-        self.height = math.ceil(n / columns) * self.cell[1] + self.top
-        self.figure = Figure(figsize=(self.width / _DPI, self.height / _DPI), facecolor="white")
-        if title:
-            self.text(_GAP, 8, title, size=11, weight="bold")
-
-    def corner(self, i: int) -> tuple[int, int]:
-        down, across = divmod(i, self.columns)
-        return _GAP + across * self.cell[0], self.top + down * self.cell[1]
-
-    def axes(self, x: float, y: float, size: tuple[float, float]) -> Axes:
-        box = (
-            x / self.width,
-            1 - (y + size[1]) / self.height,
-            size[0] / self.width,
-            size[1] / self.height,
-        )
-        axes = self.figure.add_axes(box)
-        axes.set_axis_off()
-        return axes
-
-    def picture(self, x: float, y: float, size: tuple[int, int], image: NDArray[np.uint8]) -> None:
-        self.axes(x, y, size).imshow(image, aspect="auto")
-
-    def block(self, x: float, y: float, side: float, colour: str) -> None:
-        self.axes(x, y, (side, side)).add_patch(Rectangle((0, 0), 1, 1, color=colour))
-
-    def text(self, x: float, y: float, words: str, *, size: float, weight: str = "normal") -> None:
-        self.figure.text(
-            x / self.width,
-            1 - y / self.height,
-            words,
-            fontsize=size,
-            fontweight=weight,
-            color="#22262c",
-            va="top",
-        )
+def _page(n: int, cell: tuple[int, int], title: str) -> tuple[Image.Image, list[tuple[int, int]]]:
+    """A white page with a title, and the upper left corners of its ``n`` cells."""
+    wide, tall = cell[0] + _GAP, cell[1] + _GAP
+    columns = max(1, min(n, _WIDTH // wide))
+    top = _GAP + (26 if title else 0)
+    sheet = Image.new("RGB", (columns * wide + _GAP, -(-n // columns) * tall + top), "white")
+    write(ImageDraw.Draw(sheet), (_GAP, 8), title, size=15, bold=True)
+    return sheet, [(_GAP + i % columns * wide, top + i // columns * tall) for i in range(n)]
 
 
 def _frames(n: int) -> list[int]:

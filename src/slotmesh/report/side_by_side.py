@@ -1,4 +1,4 @@
-"""What several models find in the same scenes, in the colours of the true objects."""
+"""Compare what several models find in the same scenes, in the colours of the true objects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,27 +19,27 @@ _CAPTION = 21
 
 @dataclass(frozen=True)
 class SegmentedScene:
-    """One image, and what was found in it."""
+    """One image, and the objects that models found in it."""
 
     image: Tensor
     """uint8 ``(3, H, W)``."""
     truth: Tensor
-    """Integers ``(H, W)``: 0 the background, then objects."""
+    """Integers ``(H, W)``: 0 for the background, then objects."""
     masks: Mapping[str, Tensor]
-    """By model, the slots' masks ``(m, H, W)``; as many slots in all of them."""
+    """The slots' masks ``(m, H, W)`` of each model, all with as many slots."""
     notes: Mapping[str, str]
-    """By model, a few words."""
+    """A few words about each model."""
 
 
 def label_slots(masks: Tensor, truth: Tensor) -> list[int]:
-    """What each slot stands for, as a label of the truth; labels after those for what is left.
+    """Match each slot with a label of the truth; slots without a match get new labels.
 
-    Slots and labels are matched one to one, so that the sum of their intersections over unions is
-    greatest; each pixel belongs to the slot with the largest mask there.
+    Slots and labels are matched one to one, maximising the sum of intersections over unions; each
+    pixel belongs to the slot with the largest mask there.
 
     Args:
         masks: ``(m, H, W)``.
-        truth: Integers ``(H, W)``: 0 the background, then objects.
+        truth: Integers ``(H, W)``: 0 for the background, then objects.
 
     Example:
         >>> import torch
@@ -61,10 +61,10 @@ def label_slots(masks: Tensor, truth: Tensor) -> list[int]:
 
 
 def side_by_side(scenes: Sequence[SegmentedScene]) -> Image.Image:
-    """Scenes below one another: image and truth, and for each model its segments and masks.
+    """Draw scenes below each other: image and truth, and each model's segments and masks.
 
-    The colours of a model's segments are those of the objects they fit best. The masks are
-    multiplied with the image, and framed in the colour of their segment.
+    Segments have the colours of the objects they match. Masks are multiplied by the image and
+    framed in the colour of their segment.
 
     Example:
         >>> import torch
@@ -81,7 +81,7 @@ def side_by_side(scenes: Sequence[SegmentedScene]) -> Image.Image:
     lines = max(2, len(scenes[0].masks))
     tall = lines * (_CAPTION + down) + 2 * _GAP
     words = [f"{name}  {scene.notes[name]}" for scene in scenes for name in scene.masks]
-    inner = max((m + 2) * across, across + round(max(map(length, words))))
+    inner = max((m + 2) * across, across + max(map(length, words)))
     sheet = Image.new("RGB", (2 * MARGIN + inner, len(scenes) * tall - _GAP), "white")
     pen = ImageDraw.Draw(sheet)
     for i, scene in enumerate(scenes):

@@ -1,19 +1,41 @@
-"""CLEVRER scenes for the ray caster: from columns of tensors, or from a real annotation."""
+"""CLEVRER scenes for the ray caster, from columns of tensors or from a real annotation."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from slotmesh.worlds._clevrer_camera import COS, DISTANCE, FOCAL, HEIGHT, SIN, WIDTH
 from slotmesh.worlds._dynamics import HALF_EXTENT, N_FRAMES, SHAPES
 from slotmesh.worlds.clevr import CLEVR_COLOURS, CLEVR_MATERIALS, CLEVR_RGB
 from slotmesh.worlds.render import METAL, RUBBER, Lens, Scene, yaw_matrix
 from slotmesh.worlds.render.look import LAMPS
 
+# 5 units from the origin, 30 degrees above the ground, looking at the origin along -x, with the
+# focal length of CLEVR: rendered annotations then lie on the real frames to 0.4 pixels (median).
+DISTANCE = 5.0
+COS, SIN = math.sqrt(3) / 2, 0.5
+FOCAL, WIDTH, HEIGHT = 525.0, 480.0, 320.0
 _SCENE_MATERIAL = (RUBBER, METAL)
 LENS = Lens.of(focal=FOCAL, width=WIDTH, height=HEIGHT)
+
+
+def in_view(x: Tensor, y: Tensor, margin: float = 0.0, z: float = 0.2) -> Tensor:
+    """True where an object's centre projects into the frame.
+
+    Args:
+        x: Of the centre, any shape.
+        y: Of the centre, the same shape.
+        margin: How far outside the frame still counts, in world units at the object's distance.
+        z: Of the centre.
+    """
+    depth = DISTANCE - (x * COS + z * SIN)
+    up = z * COS - x * SIN
+    # Without a division, and False behind the camera.
+    inside_x = (y.abs() - margin) * (FOCAL * 2 / WIDTH) <= depth
+    inside_y = (up.abs() - margin) * (FOCAL * 2 / HEIGHT) <= depth
+    return inside_x & inside_y & (depth > 0)
 
 
 def make_scene(
@@ -54,7 +76,7 @@ def make_scene(
 
 
 def scene_of_annotation(annotation: Mapping[str, Any], frames: Sequence[int]) -> Scene:
-    """The scenes of some frames of a real annotation, one a frame; rows are its objects in order.
+    """Scenes of some frames of a real annotation, one per frame; rows are its objects in order.
 
     Raises:
         ValueError: If the annotation lacks a field, a frame or a known name.

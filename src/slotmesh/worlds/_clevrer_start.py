@@ -1,9 +1,9 @@
-"""How a CLEVRER video begins: which objects there are, where, and how they move.
+"""The first frame of a CLEVRER video: which objects there are, where, and how they move.
 
 Some objects rest in view; the others, the movers, start at speed, mostly outside the view. The
-first mover stands close and runs at a resting object; later ones come from far away, as in the
-real annotations. Shares that the samples do not pin down are chosen so that the number of visible
-objects rises between frames as often as the paper says.
+first mover starts close and heads for a resting object; later ones come from far away, as in the
+real annotations. Probabilities that the annotations leave open are chosen so that the number of
+visible objects rises between frames as often as the paper says.
 """
 
 import functools
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.worlds import _random
-from slotmesh.worlds._clevrer_camera import in_view
+from slotmesh.worlds._clevrer_scene import in_view
 from slotmesh.worlds._dynamics import SHAPES, Bodies, dot
 from slotmesh.worlds._exact import sqrt
 
@@ -26,15 +26,15 @@ N_MOVERS = ((1, 0.06), (2, 0.16), (3, 0.78))
 SPEED = (2.72, 3.00)
 REST_X, REST_Y = (-2.3, 0.8), (-1.5, 1.5)
 NEAR, FAR = (3.1, 4.0), (5.5, 10.5)
-# Share of later movers that start near as well.
+# Share of later movers that also start near.
 SECOND_NEAR = 0.03
-# Share of movers that run at a resting object rather than at any point among them.
+# Share of movers that head for a resting object rather than for any point among them.
 AIMED = 0.95
-# Where the line of a mover passes the object it runs at, at most.
+# How far off the line of a mover may pass the object it heads for.
 MISS = 0.3
-# A far mover is kept if it would be in view after this way, about frame 90.
+# A far mover is kept if it would be in view after this distance, at about frame 90.
 WAY = 5.2
-# Between centres at the start.
+# Least distance between centres at the start.
 _APART = 0.7
 _TRIES = 24
 _DIRECTIONS = 4096
@@ -62,11 +62,11 @@ def draw_start(seed: int, index: Tensor) -> Start:
     movers = torch.minimum(_choose(seed, index, "clevrer/movers", N_MOVERS), count - 1)
     place = torch.arange(MAX_BODIES, device=index.device)
     wanted = place < count[:, None]
-    # Resting objects take the first rows, so that movers know whom to run at.
+    # Resting objects take the first rows, so that movers know where to head.
     mover = place - (count - movers)[:, None]
 
     position, velocity, real = _place(seed, index, wanted, mover)
-    # A quarter turn of a cube is no turn; of the other shapes none shows.
+    # A quarter turn maps a cube to itself, and the other shapes do not show any turn.
     turn = _random.integers(seed, index, "clevrer/yaw", _DIRECTIONS // 4, (MAX_BODIES,))
     facing = _directions(index.device)[turn]
     yaw = turn.to(torch.float64) * (2 * math.pi / _DIRECTIONS)
@@ -77,7 +77,7 @@ def draw_start(seed: int, index: Tensor) -> Start:
 def _place(
     seed: int, index: Tensor, wanted: Tensor, mover: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions, velocities and which were placed; the first fitting of ``_TRIES`` places each."""
+    """Positions, velocities and which were placed, each at the first of ``_TRIES`` that fits."""
     batch, n = wanted.shape
     tries = (n, _TRIES)
     u = _random.uniform(seed, index, "clevrer/place", (*tries, 6)).unbind(-1)
@@ -92,7 +92,7 @@ def _place(
     close = (mover == 0) | near
     radius = torch.where(close[..., None], _between(u[2], NEAR), _between(u[3], FAR))
     away = azimuth * radius[..., None]
-    # Any point among the resting objects, for those who run at none of them.
+    # Any point among the resting objects, for movers that head for none of them.
     point = torch.stack((_between(u[4], REST_X), _between(u[5], REST_Y)), dim=-1)
     miss = _between(u[4], (-MISS, MISS))
 
@@ -102,7 +102,7 @@ def _place(
     resting = (wanted & (mover < 0)).sum(-1)
     for k in range(n):
         moves = mover[:, k] >= 0
-        # Whom to run at: resting objects hold the first rows.
+        # The target: resting objects hold the first rows.
         target = (partner[:, k] * resting).to(torch.int64)
         whom = position.gather(1, target[:, None, None].expand(-1, 1, 2))
         line = _unit(whom - away[:, k])
@@ -127,7 +127,7 @@ def _place(
 
 
 def _distinct(seed: int, index: Tensor, n: int) -> Tensor:
-    """Different whole numbers below n, int64 ``(batch, MAX_BODIES)``, each order as likely."""
+    """Distinct whole numbers below n, int64 ``(batch, MAX_BODIES)``, every order equally likely."""
     free = torch.ones(len(index), n, dtype=torch.bool, device=index.device)
     chosen: list[Tensor] = []
     for k in range(MAX_BODIES):
@@ -140,7 +140,7 @@ def _distinct(seed: int, index: Tensor, n: int) -> Tensor:
 
 
 def _choose(seed: int, index: Tensor, name: str, shares: tuple[tuple[int, float], ...]) -> Tensor:
-    """One of the values by their shares: int64 ``(batch)``."""
+    """Draw one of the values by their shares: int64 ``(batch)``."""
     u = _random.uniform(seed, index, name)
     value, bound = torch.full_like(index, shares[-1][0]), 1.0
     for choice, share in reversed(shares):
@@ -171,6 +171,6 @@ def _directions(device: torch.device) -> Tensor:
 
 @functools.cache
 def _circle() -> list[tuple[float, float]]:
-    # Rounded, so that the last bit of a platform's sine does not show.
+    # Rounded, so that the last bit of a platform's sine does not matter.
     angles = [2 * math.pi * k / _DIRECTIONS for k in range(_DIRECTIONS)]
     return [(round(math.cos(a), 14), round(math.sin(a), 14)) for a in angles]

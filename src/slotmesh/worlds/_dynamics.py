@@ -1,11 +1,11 @@
 """Bodies that slide on a plane, slow down and collide: the motion of CLEVRER.
 
-Simplifications, all of which stand up at 64x64: every body is a disc that holds its outline at
-any turn, all masses are equal, and the ground takes speed away once a frame by a law a shape.
-Contacts are found at their exact times, one after the other, so bodies touch and never overlap.
+Simplifications that do not show at 64x64: every body is a disc that contains its outline at any
+turn, all masses are equal, and friction is applied once per frame by one law per shape. Contacts
+are found at their exact times, one after another, so bodies touch and never overlap.
 
-Trajectories are factors of a scene: only correctly rounded operations on float64, in one order,
-make them, so they are the same bits on every device and in every batch.
+Trajectories are factors of a scene: they are computed with correctly rounded float64 operations in
+a fixed order, so they are the same bits on every device and in every batch.
 """
 
 import math
@@ -18,28 +18,28 @@ from slotmesh.worlds._exact import sqrt
 
 N_FRAMES = 128
 STEP = 0.028
-"""Time units a frame; positions move by ``STEP * velocity``."""
+"""Time units per frame; positions move by ``STEP * velocity``."""
 SHAPES = ("cube", "sphere", "cylinder")
 HALF_EXTENT = 0.2
-# The disc of a cube holds its corners, so that no two drawn objects ever cut into each other.
+# The disc of a cube contains its corners, so that no two drawn objects ever intersect.
 RADII = (HALF_EXTENT * math.sqrt(2), HALF_EXTENT, HALF_EXTENT)
-# Speed lost a frame, max(offset + slope * v, floor * v), as measured on the real annotations. The
-# measured line of the sphere would speed up slow ones; below 0.67 they lose 0.0012 v instead.
+# Speed lost per frame, max(offset + slope * v, floor * v), as measured on the real annotations. The
+# line fitted to spheres would speed up slow ones; below 0.67 they lose 0.0012 v instead.
 LOSS_OFFSET = (0.0060, -0.0024, 0.0063)
 LOSS_SLOPE = (0.0046, 0.0048, 0.0045)
 LOSS_FLOOR = (0.0, 0.0012, 0.0)
-# Measured: pairs that meet slower than about 2.05 move on together, faster ones part at 0.36.
+# Measured: below a closing speed of about 2.05 pairs stay together, above it they part at 0.36.
 BOUNCE_SPEED = 2.05
 RESTITUTION = 0.36
 # Only cubes show their turn. An off-centre hit turns a cube by the impulse times its arm times the
-# gain, over the inertia of a unit mass; at this gain a hit never makes energy. Decay as measured.
+# gain, over the inertia of a unit mass; at this gain a hit never adds energy. Decay as measured.
 INERTIA = 2 / 3 * HALF_EXTENT**2
 SPIN_GAIN = 0.4
 SPIN_LOSS_OFFSET = 0.081
 SPIN_LOSS_SLOPE = 0.024
-# Contacts resolved a frame and video; one tight cluster in thousands of frames meets this often.
+# Contacts resolved per frame and video; one tight cluster in thousands of frames needs this many.
 _MAX_CONTACTS = 16
-# Bodies in contact that approach slower than 1e-4 are left alone: a drift of 3e-6 a frame.
+# Bodies in contact that approach slower than 1e-4 are left alone: a drift of 3e-6 per frame.
 _GRAZE = 1e-4
 
 
@@ -54,31 +54,26 @@ class Bodies:
     facing: Tensor
     """``(batch, n, 2)``: cosine and sine of the turn about the vertical."""
     yaw: Tensor
-    """``(batch, n)``: that turn in radians, counted on beyond a full turn."""
+    """``(batch, n)``: that turn in radians, not reduced to one full turn."""
     spin: Tensor
-    """``(batch, n)``: change of the turn a time unit."""
+    """``(batch, n)``: change of the turn per time unit."""
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class Trajectory(Bodies):
     """The states at some frames: the columns of :class:`Bodies` as ``(batch, T, n, ...)``."""
 
-    position: Tensor
-    velocity: Tensor
-    facing: Tensor
-    yaw: Tensor
-    spin: Tensor
     collided: Tensor
     """bool ``(batch, T, n, n)``: True where the two have met by that frame."""
 
 
 def simulate(start: Bodies, shape: Tensor, real: Tensor, frames: tuple[int, ...]) -> Trajectory:
-    """Run the bodies from frame 0 and keep the given frames.
+    """Simulate from frame 0 and keep the given frames.
 
     Args:
         start: The state at frame 0; bodies must not overlap.
         shape: int64 ``(batch, n)``, indices into :data:`SHAPES`.
-        real: bool ``(batch, n)``; other rows are carried along untouched and touch nothing.
+        real: bool ``(batch, n)``; other rows are left alone and collide with nothing.
         frames: Rising whole numbers from 0 to 127.
     """
     device = shape.device
@@ -117,11 +112,11 @@ class _Motion:
         self.real_pair = real[:, self.first] & real[:, self.second]
 
     def advance(self, state: Bodies, collided: Tensor) -> Bodies:
-        """The state one frame on; marks the pairs that met in ``collided``."""
+        """The state one frame later; marks the pairs that met in ``collided``."""
         left = torch.full_like(state.yaw[:, 0], STEP)
         position, velocity = state.position.clone(), state.velocity.clone()
         spin = state.spin.clone()
-        # Videos in which something still happens in this frame: soon few or none.
+        # Videos with contacts left in this frame: soon few or none.
         rows = torch.arange(len(left), device=left.device)
         for _ in range(_MAX_CONTACTS):
             time, pair = self._next_contact(position[rows], velocity[rows], left[rows], rows)
@@ -136,7 +131,7 @@ class _Motion:
             collided[rows, i, j] = True
             collided[rows, j, i] = True
         else:
-            # A cluster that is not at peace yet waits for the next frame rather than overlap.
+            # A cluster that still has contacts waits for the next frame rather than overlap.
             left[rows] = 0
         position = position + velocity * left[:, None, None]
         facing, yaw = _turn(state.facing, state.yaw, spin)
@@ -145,10 +140,10 @@ class _Motion:
     def _next_contact(
         self, position: Tensor, velocity: Tensor, left: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Time to the first contact of each video (infinite: none in this frame), and its pair."""
+        """Time to the first contact of each video (infinity: none in this frame), and its pair."""
         gap = position[:, self.second] - position[:, self.first]
         closing = velocity[:, self.second] - velocity[:, self.first]
-        # Distance equals reach at a t^2 + 2 b t + c = 0; the earlier root, without cancellation.
+        # Distance equals reach where a t^2 + 2 b t + c = 0; the earlier root, without cancellation.
         a, b = dot(closing, closing), dot(gap, closing)
         c = dot(gap, gap) - self.reach2[rows]
         root = b * b - a * c
@@ -156,7 +151,7 @@ class _Motion:
         time = c.clamp_min(0) / torch.where(approaching, -b + sqrt(root.clamp_min(0)), 1.0)
         time = torch.where(approaching & (time <= left[:, None]), time, math.inf)
         first = time.amin(-1)
-        # The lowest pair of the earliest: argmin leaves open which one it gives.
+        # The lowest pair among ties: argmin does not say which one it returns.
         number = torch.arange(time.shape[-1], device=time.device).expand_as(time)
         pair = torch.where(time == first[:, None], number, time.shape[-1]).amin(-1)
         return first, pair
@@ -171,7 +166,7 @@ class _Motion:
         i: Tensor,
         j: Tensor,
     ) -> None:
-        """Equal and opposite impulses along the line of centres, in place."""
+        """Apply equal and opposite impulses along the line of centres, in place."""
         gap = position[rows, j] - position[rows, i]
         distance = sqrt(dot(gap, gap))
         normal = gap / distance[:, None]
@@ -186,7 +181,7 @@ class _Motion:
             change = impulse * (_arm(facing[rows, k], towards, distance) * (SPIN_GAIN / INERTIA))
             change = torch.where(self.turns[rows, k], change, 0.0)
             old = spin[rows, k]
-            # Never faster than before the hit or than by the hit alone: no energy out of nothing.
+            # Never faster than before the hit or than by the hit alone: no energy is added.
             limit = torch.maximum(old.abs(), change.abs())
             spin[rows, k] = torch.minimum(torch.maximum(old + change, -limit), limit)
 
@@ -198,15 +193,15 @@ class _Motion:
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product of plane vectors, written out: a reduction may add in another order."""
+    """Inner product of plane vectors, written out because a reduction may add in another order."""
     return a[..., 0] * b[..., 0] + a[..., 1] * b[..., 1]
 
 
 def _arm(facing: Tensor, towards: Tensor, distance: Tensor) -> Tensor:
-    """Signed arm of a push on the face of a cube that looks at a partner.
+    """Signed lever arm of a push on the face of a cube that faces a partner.
 
-    The partner's centre lies in direction ``towards`` at ``distance``; it pushes on the nearest
-    face, straight in, at the height of its own centre but not beyond the edge.
+    The partner's centre lies in direction ``towards`` at ``distance``; it pushes straight on the
+    nearest face, level with its own centre but not beyond the edge.
     """
     along = dot(facing, towards)
     across = facing[..., 0] * towards[..., 1] - facing[..., 1] * towards[..., 0]
@@ -216,10 +211,10 @@ def _arm(facing: Tensor, towards: Tensor, distance: Tensor) -> Tensor:
 
 
 def _turn(facing: Tensor, yaw: Tensor, spin: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn by ``spin * STEP`` with the half-angle tangent: no sine, and no change of length."""
+    """Turn by ``spin * STEP`` with the half-angle tangent: no sine needed, and length is kept."""
     angle = spin * STEP
     half = angle * 0.5
-    # The series of the tangent: right to 1e-7 of a radian at the fastest spins.
+    # The series of the tangent, accurate to 1e-7 of a radian at the fastest spins.
     small = half * half
     tangent = half + half * small * (small * (2 / 15) + 1 / 3)
     square = tangent * tangent

@@ -1,4 +1,4 @@
-"""Operations whose last bit must not depend on the device."""
+"""Operations that give the same bits on every device."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 def sqrt(x: Tensor) -> Tensor:
     """The square root, correctly rounded in float64.
 
-    torch's own is so on CUDA; on the CPU a vector library may be one bit off, and NumPy's is not.
+    torch's own is on CUDA; on the CPU a vector library may be one bit off, and NumPy's is not.
     """
     if x.dtype != torch.float64 or x.device.type != "cpu" or torch.compiler.is_compiling():
         return x.sqrt()

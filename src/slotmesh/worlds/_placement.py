@@ -1,28 +1,27 @@
 """Where CLEVR's objects stand: rejection by distance, direction, overlap and visible pixels.
 
-What an object is (count, size, shape, colour, material) is drawn once a sample; where things
-stand is drawn anew until a whole scene fits. So the former stay exactly uniform, whatever the
+What the objects are (count, size, shape, colour, material) is drawn once per sample; their places
+are drawn again until a whole scene fits. So the former stay exactly uniform, whatever the
 rejection prefers. All arithmetic is float64 with correctly rounded operations, and each attempt has
-its own random numbers: the same sample comes out the same on every device and in every batch.
+its own random numbers: a sample is the same on every device and in every batch.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from slotmesh.worlds._random import uniform
+from slotmesh.worlds.record import TensorRecord
 from slotmesh.worlds.render.threads import spread
 
-T = TypeVar("T")
-
 _TRIES = 50
-"""Places tried for an object before the scene starts again."""
+"""Places tried per object before the scene starts again."""
 _ATTEMPTS = 1 << 16
-"""Scenes tried for a sample at most; one in a thousand of ClevrTex needs some thousands."""
+"""Most scenes tried per sample; one in a thousand of ClevrTex needs some thousands."""
 _CHUNK = 32
 _AT_ONCE = 1 << 14
 """Attempts made at once on a GPU."""
@@ -49,39 +48,34 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Footprints:
-    """What placement needs to know of the objects; all ``(batch, n)``."""
+class Footprints(TensorRecord):
+    """What placement needs to know about the objects; all ``(batch, n)``."""
 
     radius: Tensor
-    """float64: the size in the rule of distances."""
+    """float64: radius used for distances."""
     square: Tensor
     """float64: half the side of a cube's footprint, 0 for round objects."""
     present: Tensor
     """bool."""
-
-    def __getitem__(self, which: Tensor) -> "Footprints":
-        return Footprints(self.radius[which], self.square[which], self.present[which])
 
 
 def place(
     seed: int,
     index: Tensor,
     prints: Footprints,
-    accept: Callable[[Layout, Tensor], tuple[Tensor, T]],
-    keep: Callable[[T, Tensor, T | None, Tensor], T],
-) -> tuple[Layout, T]:
-    """The first layout of each sample that keeps the rules.
+    accept: Callable[[Layout, Tensor], tuple[Tensor, Sequence[Tensor]]],
+) -> tuple[Layout, list[Tensor]]:
+    """Find the first layout of each sample that keeps the rules.
 
     Args:
         seed: The world's seed.
         index: int64 ``(batch)``: the samples.
         prints: Their objects.
-        accept: Given layouts and the rows of the batch that they are for, says which of them show
-            every object well enough (bool), and anything made on the way.
-        keep: ``keep(made, chosen, result, rows)`` puts chosen rows of that into rows of the result.
+        accept: Given layouts and their rows of the batch, returns which of them show every object
+            well enough (bool), and tensors that it computed to find out, with a row per layout.
 
     Returns:
-        The layouts, and what `accept` made for them.
+        The layouts, and what `accept` computed for them.
     """
     n_scenes, n = prints.present.shape
     device = index.device
@@ -90,15 +84,15 @@ def place(
         torch.zeros(n_scenes, n, dtype=torch.float64, device=device),
         torch.zeros(n_scenes, 3, dtype=torch.float64, device=device),
     )
-    result: T | None = None
+    result: list[Tensor] = []
     open_rows, begun = torch.arange(n_scenes, device=device), 0
     attempt = torch.zeros_like(open_rows)
     while n_open := len(open_rows):
         if begun >= _ATTEMPTS and bool((attempt >= _ATTEMPTS).any()):
             stuck = open_rows[(attempt >= _ATTEMPTS).nonzero()[0, 0]]
             raise RuntimeError(f"no layout fits sample {int(index[stuck])}")
-        # As samples are done, more attempts of the others run side by side; the first that fits
-        # is taken, so the result does not depend on how many there were.
+        # As samples finish, more attempts at the others run side by side; the first that fits is
+        # taken, so the result does not depend on how many there were.
         ahead, looks = _pace(n_scenes, n_open, device)
         order = torch.arange(ahead, device=device)
         numbers = attempt[:, None] + order
@@ -106,7 +100,7 @@ def place(
         streams = index[rows] * _ATTEMPTS + numbers.flatten()
         tried, fits = _arrange_all(seed, streams, prints[rows])
         fits = fits.view(n_open, ahead) & (numbers < _ATTEMPTS)
-        # Looking costs more than arranging: the first few that fit, and those after them later.
+        # Rendering costs more than arranging: look at the first few that fit, at others later.
         rank = fits.cumsum(1)
         shown = fits & (rank <= looks)
         which = shown.flatten().nonzero().squeeze(1)
@@ -126,23 +120,24 @@ def place(
             a[rows_done] = b[chosen]
         among = torch.full_like(rows, -1)
         among[which] = torch.arange(len(which), device=device)
-        result = keep(made, among[chosen], result, rows_done)
+        result = result or [x.new_empty(n_scenes, *x.shape[1:]) for x in made]
+        for a, b in zip(result, made, strict=True):
+            a[rows_done] = b[among[chosen]]
         left = (first == ahead).nonzero().squeeze(1)
         open_rows, attempt = open_rows[left], attempt[left]
-    assert result is not None
     return layout, result
 
 
 def _pace(n_scenes: int, n_open: int, device: torch.device) -> tuple[int, int]:
-    """How many attempts a sample are made at once, and how many that fit are looked at."""
+    """Attempts per sample made at once, and how many of those that fit are rendered."""
     if device.type == "cpu":
         return min(max(n_scenes // n_open, 1), 32), 1
-    # A GPU waits for launches: few rounds of many attempts.
+    # Kernel launches dominate on a GPU: few rounds of many attempts.
     return max(_AT_ONCE // n_open, 1), max(n_scenes // n_open, 1)
 
 
 def _arrange_all(seed: int, stream: Tensor, prints: Footprints) -> tuple[Layout, Tensor]:
-    """`_arrange` of a few at a time, where the processor's cache is small."""
+    """`_arrange`, on a CPU in chunks that fit its cache."""
     step = _CHUNK if stream.device.type == "cpu" else len(stream)
     chunks = torch.arange(len(stream), device=stream.device).split(step)
     parts = spread(lambda rows: _arrange(seed, stream[rows], prints[rows]), chunks, stream.device)
@@ -151,7 +146,7 @@ def _arrange_all(seed: int, stream: Tensor, prints: Footprints) -> tuple[Layout,
 
 
 def _arrange(seed: int, stream: Tensor, prints: Footprints) -> tuple[Layout, Tensor]:
-    """One attempt each: a layout, and whether a place was found for every object."""
+    """Make one attempt each: a layout, and whether a place was found for every object."""
     n = prints.present.shape[1]
     spots = uniform(seed, stream, "place", (n, _TRIES, 2)) * (2 * _SIDE) - _SIDE
     turn = uniform(seed, stream, "turn", (n,))
@@ -173,18 +168,18 @@ def _arrange(seed: int, stream: Tensor, prints: Footprints) -> tuple[Layout, Ten
 
 
 class _Pairs(NamedTuple):
-    """What the rules need to know of two objects, wherever they stand; ends in (batch, n, n).
+    """What the rules need to know about two objects, wherever they stand; ends in (batch, n, n).
 
-    A bound of -1 is one that everything keeps.
+    A bound of -1 is always satisfied.
     """
 
     need: Tensor
-    """The least squared distance of their centres."""
+    """Least squared distance of their centres."""
     along: Tensor
-    """``(6, ...)``: parts along x of the axes that their distance is measured along: those of the
-    first object, of the second, and "right" and "front"."""
+    """``(6, ...)``: x components of the axes that distances are measured along: those of the first
+    object, of the second, and "right" and "front"."""
     across: Tensor
-    """``(6, ...)``: parts along y."""
+    """``(6, ...)``: y components."""
     reach: Tensor
     """``(2, ...)``: how far two cubes reach, along the axes of the first and of the second."""
     half: Tensor
@@ -202,7 +197,7 @@ def _pairs(prints: Footprints, cos: Tensor, sin: Tensor) -> _Pairs:
     (c, co), (s, so) = both(cos), both(sin)
     need = radius + radius_other + _DISTANCE
     tilt = (c * co + s * so).abs() + (s * co - c * so).abs()
-    # Corners of cubes reach beyond their radius: their footprints are compared as squares.
+    # Corners of cubes reach beyond their radius, so footprints are compared as squares.
     reach = torch.stack((half + half_other * tilt, half_other + half * tilt))
     fixed = [[torch.full_like(tilt, axis[i]) for axis in (_RIGHT, _FRONT)] for i in range(2)]
     alone = torch.stack(((half_other == 0) & (half > 0), (half == 0) & (half_other > 0)))
@@ -218,7 +213,7 @@ def _pairs(prints: Footprints, cos: Tensor, sin: Tensor) -> _Pairs:
 
 
 def _apart(dx: Tensor, dy: Tensor, pairs: _Pairs, k: int) -> Tensor:
-    """Whether candidates for object k keep clear of the objects before: ``(batch, k, tries)``."""
+    """Whether candidates for object k keep clear of earlier objects: ``(batch, k, tries)``."""
     need, along, across, reach, half, round_ = (x[..., k, :k, None] for x in pairs)
     good = dx * dx + dy * dy >= need
     places = along * dx
@@ -236,7 +231,7 @@ def _apart(dx: Tensor, dy: Tensor, pairs: _Pairs, k: int) -> Tensor:
 
 
 def cos_sin(turn: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of angles in turns, from sums and products only: the same bits everywhere.
+    """Cosine and sine of angles in turns, from sums and products only, so the same bits everywhere.
 
     >>> cos_sin(torch.tensor([0.0, 0.25], dtype=torch.float64))[1]
     tensor([0., 1.], dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""Random numbers that are a pure function of (seed, index, name): the same on every device.
+"""Random numbers as a pure function of (seed, index, name), the same on every device.
 
-Each sample owns a stream of numbers found by hashing, so that drawing sample one million needs
-none before it and its neighbours in the batch do not matter. Integers are exact everywhere, and
-floats are made of them with correctly rounded operations only.
+Each sample has its own stream, found by hashing: drawing sample one million needs none before it,
+and its neighbours in the batch do not matter. Integers are exact everywhere, and floats are made
+from them with correctly rounded operations only.
 """
 
 import zlib
@@ -22,8 +22,8 @@ def uniform(seed: int, index: Tensor, name: str, shape: tuple[int, ...] = ()) ->
     Args:
         seed: The world's seed.
         index: int64 ``(batch)``, the samples.
-        name: What the numbers are for; other names give independent numbers.
-        shape: Numbers a sample. A longer shape with the same name starts with the same numbers.
+        name: What the numbers are for; each name has independent numbers.
+        shape: Shape of the numbers per sample; a longer one starts with the same numbers.
     """
     return _logical_shift(bits(seed, index, name, shape), 11).to(torch.float64) * 2.0**-53
 
@@ -35,11 +35,11 @@ def integers(seed: int, index: Tensor, name: str, n: int, shape: tuple[int, ...]
 
 
 def bits(seed: int, index: Tensor, name: str, shape: tuple[int, ...] = ()) -> Tensor:
-    """64 random bits each: int64 ``(len(index), *shape)``."""
+    """64 random bits per number: int64 ``(len(index), *shape)``."""
     count = 1
     for size in shape:
         count *= size
-    # Two rounds a coordinate keep streams of neighbouring seeds, names and indices apart.
+    # Two rounds per coordinate keep streams of neighbouring seeds, names and indices apart.
     key = _hash_int(_hash_int(seed & ((1 << 64) - 1)) ^ zlib.crc32(name.encode()))
     stream = _mix(index.to(torch.int64) * _GOLDEN + key)
     counter = torch.arange(1, count + 1, dtype=torch.int64, device=index.device)

@@ -1,4 +1,4 @@
-"""Objects that show too few pixels to be labelled: cut off by the image's edge, or hidden."""
+"""Objects that show too few pixels to be labelled, cut off by the image's edge or hidden."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def min_pixels(size: int) -> int:
-    """Pixels that an object must show in an image of this side: 4 at 64, in proportion elsewhere.
+    """Pixels that an object must show in an image of this size: 4 at 64, scaled with the area.
 
     >>> [min_pixels(size) for size in (16, 64, 128)]
     [1, 4, 16]
@@ -15,7 +15,7 @@ def min_pixels(size: int) -> int:
 
 
 def visible_pixels(mask: Tensor, n: int) -> Tensor:
-    """How many pixels of a mask ``(..., H, W)`` each of n objects shows: int64 ``(..., n)``."""
+    """Count the pixels of each of n objects in masks ``(..., H, W)``: int64 ``(..., n)``."""
     flat = mask.flatten(-2).flatten(0, -2)
     which = torch.arange(len(flat), device=mask.device)[:, None] * (n + 1) + flat
     counts = torch.bincount(which.flatten(), minlength=len(flat) * (n + 1))
@@ -31,8 +31,8 @@ def drop_slivers(mask: Tensor, n: int, least: int) -> tuple[Tensor, Tensor, Tens
         least: Pixels that an object must show, at least 1.
 
     Returns:
-        The mask without them, who is left, bool ``(..., n)``, and the pixels that these show,
-        int64 ``(..., n)``.
+        The mask without them, which objects remain, bool ``(..., n)``, and their pixels, int64
+        ``(..., n)``.
     """
     pixels = visible_pixels(mask, n)
     present = pixels >= least

@@ -1,8 +1,8 @@
-"""The sprites of dSprites, by outlines measured on its published pictures.
+"""The sprites of dSprites, from outlines measured on its published pictures.
 
-A sprite is what lies inside its outline at the centres of pixels: on each row of pixels, one run
-or a few. Scale, orientation and position take few values, so that the ends of the runs fit into a
-table, made once; drawing is then a look-up, and rows of pixels are words of bits.
+A pixel belongs to a sprite if its centre lies inside the outline: one or a few runs per row of
+pixels. Scale, orientation and position take few values, so the ends of the runs fit into a table
+that is made once; drawing is then a look-up, and rows of pixels are words of bits.
 """
 
 import math
@@ -21,13 +21,13 @@ N_ORIENTATIONS = 40
 N_POSITIONS = 32
 """Position k puts the centre at 1/4 + 1/2 k / 31 of the picture's width."""
 WORD = 32
-"""Pixels to a word of bits; half of an int64 is left free, so that no shift meets the sign."""
+"""Pixels per word of bits; half of an int64 stays free, so that no shift reaches the sign."""
 
 # At scale 1, in pixels of a picture 64 wide: half the square's side, and the ellipse's half-axes.
 _SQUARE = 9.6
 _ELLIPSE = (12.8, 7.2)
 # The right half of the heart, y downwards; the left half is its mirror image. Fitted to all frames
-# of dsprites.gif with a heart: of 174 frames it gets 88 pixels wrong in all.
+# of dsprites.gif with a heart: in 174 frames it gets 88 pixels wrong in total.
 _HEART = (
     (0.0, -5.17),
     (0.78, -7.16),
@@ -51,7 +51,7 @@ _HEART = (
     (1.25, 7.26),
     (0.0, 9.18),
 )
-# No outline at scale 1 reaches further from its centre than the corners of the square.
+# At scale 1 no outline reaches further from its centre than the corners of the square.
 _REACH = 13.6
 
 
@@ -63,7 +63,7 @@ def turn(orientation: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Sprites:
-    """The runs of every sprite, for pictures of one size.
+    """The runs of every sprite, for images of one size.
 
     Example:
         >>> import torch
@@ -75,21 +75,17 @@ class Sprites:
     """
 
     size: int
-    """Width and height of the picture."""
+    """Width and height of the image."""
     reach: int
-    """Rows above (and below) the row of the centre that a sprite can touch."""
+    """Rows above (and below) the centre's row that a sprite can touch."""
     runs: Tensor
     """float32 ``(shapes, scales, orientations, positions y, rows, 2 n)``: where the n runs of a row
     begin, then where they end, relative to the centre. Empty runs end before they begin."""
 
-    def to(self, device: torch.device) -> "Sprites":
-        """The same table on another device."""
-        return Sprites(self.size, self.reach, self.runs.to(device))
-
     def draw(
         self, shape: Tensor, scale: Tensor, orientation: Tensor, x: Tensor, y: Tensor
     ) -> Tensor:
-        """Sprites by the numbers of their factors, int64 ``(...)`` each.
+        """Draw sprites given the indices of their factors, int64 ``(...)`` each.
 
         Returns:
             int64 ``(..., size, words)``: a row of pixels as bits, the leftmost is the lowest bit of
@@ -120,7 +116,7 @@ class Sprites:
 
 
 def centre(position: Tensor, size: int) -> Tensor:
-    """Where the sprite's centre is, in pixels from the edge: float64, from a position's number."""
+    """The centre of a sprite in pixels from the edge, float64, from the index of its position."""
     return size * (0.25 + 0.5 * (position.to(torch.float64) / (N_POSITIONS - 1)))
 
 
@@ -139,7 +135,7 @@ def popcount(words: Tensor) -> Tensor:
 
 def unpack(words: Tensor, size: int) -> Tensor:
     """Words ``(..., words)`` to pixels, uint8 0 or 1 ``(..., size)``."""
-    # By bytes first: most of the work is then done on numbers of one byte.
+    # By bytes first: most of the work is then on one-byte numbers.
     shifts = torch.arange(0, WORD, 8, device=words.device)
     octets = ((words[..., None] >> shifts) & 0xFF).to(torch.uint8)
     bit = torch.arange(8, dtype=torch.uint8, device=words.device)
@@ -148,12 +144,12 @@ def unpack(words: Tensor, size: int) -> Tensor:
 
 @lru_cache(maxsize=4)
 def sprites(size: int) -> Sprites:
-    """The table for pictures of this size, on the CPU."""
+    """The table for images of this size, on the CPU."""
     unit = size / 64
     reach = math.ceil(_REACH * unit)
     position = torch.arange(N_POSITIONS)
     offset = torch.arange(2 * reach + 1) + first_row(position, size, reach)[:, None]
-    # Rows relative to the centre, in units of a picture 64 wide: (positions, rows).
+    # Rows relative to the centre, in units of an image 64 wide: (positions, rows).
     rows = ((offset + 0.5) - centre(position, size)[:, None]).numpy() / unit
     turns = [turn(k) for k in range(N_ORIENTATIONS)]
     runs = np.empty((len(SHAPES), len(SCALES), N_ORIENTATIONS, *rows.shape, 2, _MOST_RUNS))
@@ -161,12 +157,12 @@ def sprites(size: int) -> Sprites:
         for j, scale in enumerate(SCALES):
             for k, (cosine, sine) in enumerate(turns):
                 runs[i, j, k] = crossings(rows / scale, cosine, sine) * (scale * unit)
-    # Wide enough to stay empty anywhere, and small enough for whole numbers.
+    # Far enough outside to stay empty anywhere, and small enough for integers.
     runs = np.nan_to_num(runs, posinf=2.0 * size, neginf=-2.0 * size)
     return Sprites(size, reach, torch.from_numpy(runs.astype(np.float32)).flatten(-2))
 
 
-# Rows cross the heart in at most two runs: its lobes.
+# A row crosses the heart in at most two runs, its lobes.
 _MOST_RUNS = 2
 
 

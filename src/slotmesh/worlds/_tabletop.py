@@ -1,6 +1,7 @@
-"""What CLEVR and ClevrTex have in common: objects on a table, placed by the same rules."""
+"""Common base of CLEVR and ClevrTex: objects on a table, placed by the same rules."""
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -19,27 +20,27 @@ from slotmesh.worlds.sample import Sample
 from slotmesh.worlds.world import World
 
 _CHUNK = {"cpu": 32, "cuda": 8192}
-"""Samples made at once, by each thread."""
+"""Samples made at once per thread."""
 
 
 class Rule(NamedTuple):
-    """When an object counts as visible: on a fixed grid of pixels, whatever the image's size."""
+    """When an object counts as visible, on a fixed grid of pixels whatever the image's size."""
 
     lens: Lens
     size: tuple[int, int]
     """Height and width of the grid."""
     pixels: int
-    """The least number of its pixels that every object must show."""
+    """Pixels of the grid that every object must show."""
 
 
 class Tabletop(World):
-    """Three to ten objects on a plane; the worlds that are made of it document its arguments."""
+    """Three to ten objects on a plane; subclasses document the arguments."""
 
     max_objects = 10
     kinds: ClassVar[dict[str, tuple[str, ...]]]
-    """Names of what is drawn uniformly for every object, by columns of the table."""
+    """Classes that are drawn uniformly for every object, by columns of the table."""
     extents: tuple[float, ...]
-    """Radii in the rule of distances, by the column ``size``."""
+    """Radii used for distances, by the column ``size``."""
     lens: Lens
     """What the image shows."""
     look: Look = CLEVR_LOOK
@@ -66,19 +67,19 @@ class Tabletop(World):
 
     @property
     def min_pixels(self) -> int:
-        """Pixels that an object must show to be present: 4 at 64x64, in proportion elsewhere."""
+        """Pixels that an object must show to be present: 4 at 64x64, scaled with the area."""
         return min_pixels(self.size)
 
     def make(self, index: Tensor) -> Sample:
-        """The samples of these indices, int64 ``(batch)`` on the world's device."""
+        """Make the samples of these indices, int64 ``(batch)`` on the world's device."""
         step = _CHUNK.get(self.device.type, 32)
         if self.device.type == "cpu":
-            # At least one part for every thread.
+            # At least one part per thread.
             step = min(step, -(-len(index) // torch.get_num_threads()))
         return Sample.join(spread(self._make, index.split(step), self.device))
 
     def scenes(self, index: Tensor) -> tuple[Scene, dict[str, Tensor]]:
-        """The scenes of these samples and their table of objects, without drawing them.
+        """Scenes and tables of objects of these samples, without rendering them.
 
         Args:
             index: int64 ``(batch)`` on the world's device.
@@ -88,7 +89,7 @@ class Tabletop(World):
 
     @abstractmethod
     def _draw(self, index: Tensor) -> tuple[dict[str, Tensor], Scene]:
-        """What the objects are: columns of the table, and scenes without places and rotations."""
+        """Draw what the objects are: columns of the table, and scenes without places yet."""
 
     def _draw_kinds(self, index: Tensor) -> dict[str, Tensor]:
         """The columns of ``kinds``: int64 ``(batch, n)``."""
@@ -96,7 +97,7 @@ class Tabletop(World):
         return {k: integers(self.seed, index, k, len(v), n) for k, v in self.kinds.items()}
 
     def _radius(self, table: dict[str, Tensor]) -> Tensor:
-        """The size in the rule of distances: float64 ``(batch, n)``."""
+        """Radius used for distances: float64 ``(batch, n)``."""
         size = table["size"]
         return torch.tensor(self.extents, dtype=torch.float64, device=size.device)[size]
 
@@ -121,17 +122,7 @@ class Tabletop(World):
             enough = (counts >= self.rule.pixels) | ~blank.present[rows]
             return enough.all(1), seen
 
-        def keep(made: Visible, chosen: Tensor, result: Visible | None, rows: Tensor) -> Visible:
-            if result is None:
-                whole = (len(index), *self.rule.size)
-                result = Visible(
-                    *(torch.empty(whole, dtype=x.dtype, device=x.device) for x in made)
-                )
-            for a, b in zip(result, made, strict=True):
-                a[rows] = b[chosen]
-            return result
-
-        layout, seen = place(self.seed, index, prints, accept, keep)
+        layout, seen = place(self.seed, index, prints, accept)
         scene = _stand(blank, layout)
         focal, width, height = self.whole
         pixel = project(scene, scene.position)
@@ -141,10 +132,10 @@ class Tabletop(World):
             "pixel": torch.stack(at, dim=-1).float(),
             "rotation": (layout.turn * 360).float(),
         }
-        return scene, _masked({**places, **table}, scene.present), seen
+        return scene, _masked({**places, **table}, scene.present), Visible(*seen)
 
     def _blank(self, index: Tensor, **what: Tensor) -> Scene:
-        """Scenes of a random number of objects and random lamps, still without places."""
+        """Scenes with a random number of objects and random lamps, but no places yet."""
         n = self.max_objects
         count = 3 + integers(self.seed, index, "count", n - 2)
         present = torch.arange(n, device=index.device) < count[:, None]
@@ -165,22 +156,17 @@ class Tabletop(World):
 
 def _stand(scene: Scene, layout: Layout) -> Scene:
     """Put the objects of a scene on the table."""
-    position = torch.cat([layout.xy, scene.size[..., None]], dim=-1)
-    camera = torch.tensor(CLEVR_CAMERA, dtype=torch.float64, device=position.device)
-    now = {name: getattr(scene, name) for name in ("size", "shape", "material", "colour")}
-    return Scene(
-        position=position,
+    camera = torch.tensor(CLEVR_CAMERA, dtype=torch.float64, device=layout.camera.device)
+    return replace(
+        scene,
+        position=torch.cat([layout.xy, scene.size[..., None]], dim=-1),
         rotation=yaw_matrix(*cos_sin(layout.turn)),
-        present=scene.present,
         camera=camera + layout.camera,
-        lamps=scene.lamps,
-        ground=scene.ground,
-        **now,
     )
 
 
 def _masked(table: dict[str, Tensor], present: Tensor) -> dict[str, Tensor]:
-    """The table with zeros in the rows that are not there."""
+    """The table with zeros in rows that are not present."""
     return {
         k: v * present.view(*present.shape, *([1] * (v.ndim - 2))).to(v.dtype)
         for k, v in table.items()

@@ -38,15 +38,15 @@ _FOCAL, _WIDTH, _HEIGHT = 525.0, 480.0, 320.0
 
 
 class Clevr(Tabletop):
-    """CLEVR as an endless world, by its generator's rules.
+    """CLEVR as an endless world that follows the rules of its generator.
 
     Counts are uniform over 3 to 10; shape, size, colour and material are uniform and independent.
     Objects keep a distance of 0.25, a margin of 0.4 along the table's axes, and do not touch.
-    Every object shows at least 43 pixels of the 128x128 mask (CLEVR's 200 of 320x240), decided
-    on that grid in float64 with correctly rounded operations, so that it is the same decision on
-    every device, and the same scenes at every size. In small images an object may show less: one
-    of fewer than ``min_pixels`` pixels (4 at 64x64, in proportion elsewhere, at least 1) is not
-    ``present``, and these pixels count as background.
+    Every object shows at least 43 pixels of the 128x128 mask (CLEVR's 200 of 320x240). This is
+    decided on that grid in float64 with correctly rounded operations, so scenes are the same on
+    every device and at every size. In small images an object may show less: one with fewer than
+    ``min_pixels`` pixels (4 at 64x64, scaled with the area, at least 1) is not ``present``, and
+    its pixels count as background.
 
     Columns of the table of objects: ``position`` (x, y, z), ``pixel`` (x, y in the 480x320 pixels
     of the original, depth), ``rotation`` (degrees), ``size``, ``color``, ``material``, ``shape``
@@ -54,10 +54,10 @@ class Clevr(Tabletop):
     ``visible`` (pixels of the mask). The image is the whole 480x320 view, squashed to a square.
 
     Args:
-        seed: Another seed is another dataset.
-        device: Where samples are made.
-        size: Side of the images in pixels.
-        compile: Whether shading is fused with ``torch.compile``; None does so on CUDA.
+        seed: Each seed is a different dataset.
+        device: Where samples are computed.
+        size: Height and width of the images in pixels.
+        compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Example:
         >>> from slotmesh.worlds.clevr import Clevr
@@ -96,14 +96,14 @@ class Clevr(Tabletop):
         entries: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         device: torch.device | str = "cpu",
     ) -> Scene:
-        """Scenes from entries of a real CLEVR scenes file.
+        """Read scenes from entries of a real CLEVR scenes file.
 
-        The camera is fitted to each entry's ``pixel_coords``; lamps hang at their mean places,
+        The camera is fitted to each entry's ``pixel_coords``; lamps are at their mean positions,
         since the file does not say where they were.
 
         Args:
             entries: One entry of ``scenes``, or several.
-            device: Where the scenes shall be.
+            device: Where to put the scenes.
         """
         several = [entries] if isinstance(entries, Mapping) else list(entries)
         return _from_json(several).to(device)
@@ -111,7 +111,7 @@ class Clevr(Tabletop):
     def render_scene(
         self, entries: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> tuple[Tensor, Tensor]:
-        """Image and mask of real CLEVR scenes: ``(n, 3, size, size)`` and ``(n, size, size)``."""
+        """Render real CLEVR scenes: images ``(n, 3, size, size)`` and masks ``(n, size, size)``."""
         scene = self.from_json(entries, self.device)
         return render(scene, self.size, lens=self.lens, compile=self.compile)
 
@@ -146,7 +146,7 @@ def _from_json(entries: list[Mapping[str, Any]]) -> Scene:
     rgb = torch.tensor(CLEVR_RGB, dtype=torch.float64) / 255
     return Scene(
         position=position,
-        # The generator takes its degrees for radians; the images show it.
+        # The generator passes its degrees as radians; the images show it.
         rotation=yaw_matrix(turn.cos(), turn.sin()),
         size=torch.tensor(_EXTENTS, dtype=torch.float64)[kinds[..., 2]],
         shape=kinds[..., 0],

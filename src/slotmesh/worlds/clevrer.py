@@ -20,17 +20,17 @@ from slotmesh.worlds.world import World
 
 FRAMES_S = (0, 16)
 FRAMES_L = (0, 127)
-# Masks at once: bounds the memory.
+# Masks computed at once, to bound memory.
 _CHUNK = 256
 
 
 class Clevrer(World):
     """Videos of 4 to 6 objects of one size on a grey ground, after CLEVRER.
 
-    Some objects rest, others enter at speed, hit them and slow down, by the laws measured on real
-    annotations. No two objects of a video are alike, and row ``i`` of the table, ``mask == i +
-    1``, is the same object in every frame. An object is ``present`` in a frame if at least
-    ``min_pixels`` of its pixels show; the few pixels of others count as background.
+    Some objects rest; others enter, hit them and slow down, by laws measured on real annotations.
+    No two objects of a video are alike, and row ``i`` of the table (``mask == i + 1``) is the same
+    object in every frame. An object is ``present`` in a frame if it shows at least ``min_pixels``
+    pixels; the few pixels of others count as background.
 
     Between frames 0 and 16 (CLEVRER-S) the number of present objects rises by two or more in
     about 9.5% of the videos, between 0 and 127 (CLEVRER-L) in about 69%, as the paper says of the
@@ -44,22 +44,22 @@ class Clevrer(World):
     ``material``  int64 ``(batch, n)``          index into ``Clevrer.MATERIALS``
     ``color``     int64 ``(batch, n)``          index into ``Clevrer.COLOURS``
     ``position``  float32 ``(batch, T, n, 3)``  centre; the camera looks along -x, y is right
-    ``velocity``  float32 ``(batch, T, n, 3)``  change a time unit; 0.028 of them are a frame
-    ``rotation``  float32 ``(batch, T, n)``     turn about the vertical in radians
-    ``spin``      float32 ``(batch, T, n)``     change of the turn a time unit
+    ``velocity``  float32 ``(batch, T, n, 3)``  change per time unit; a frame is 0.028 time units
+    ``rotation``  float32 ``(batch, T, n)``     rotation about the vertical in radians
+    ``spin``      float32 ``(batch, T, n)``     change of the rotation per time unit
     ``visible``   int64 ``(batch, T, n)``       pixels of the mask
     ``collided``  bool ``(batch, T, n, n)``     pairs that have met by that frame
     ============  ============================  ==================================================
 
-    Simplifications: bodies collide as discs (that of a cube holds its corners) of equal mass.
+    Simplification: bodies collide as discs of equal mass (that of a cube contains its corners).
 
     Args:
-        seed: Another seed is another dataset.
-        device: Where samples are made.
-        size: Side of the images; the whole 480x320 view is squashed to a square, as the authors
-            of the paper do.
-        frames: Which of the 128 frames are made, rising.
-        compile: Whether shading is fused with ``torch.compile``; None does so on CUDA.
+        seed: Each seed is a different dataset.
+        device: Where samples are computed.
+        size: Height and width of the images in pixels; the whole 480x320 view is squashed to a
+            square, as in the authors' code.
+        frames: Which of the 128 frames to render, in ascending order.
+        compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Raises:
         ValueError: If ``frames`` or ``size`` do not fit.
@@ -76,7 +76,7 @@ class Clevrer(World):
     COLOURS = CLEVR_COLOURS
     classes: ClassVar = {"color": COLOURS, "material": MATERIALS, "shape": SHAPES}
     max_objects = 7
-    """One more than ever occur: the rows of the authors' files, and with it their 8 slots."""
+    """One more than ever occurs, as in the authors' files, which have 8 slots with it."""
 
     def __init__(
         self,
@@ -95,26 +95,26 @@ class Clevrer(World):
 
     @classmethod
     def short(cls, *, seed: int = 0, device: torch.device | str = "cpu", size: int = 64) -> Self:
-        """CLEVRER-S: the first frame and the 16th after it."""
+        """CLEVRER-S: frames 0 and 16."""
         return cls(seed=seed, device=device, size=size, frames=FRAMES_S)
 
     @classmethod
     def long(cls, *, seed: int = 0, device: torch.device | str = "cpu", size: int = 64) -> Self:
-        """CLEVRER-L: the first frame and the last."""
+        """CLEVRER-L: frames 0 and 127, the last."""
         return cls(seed=seed, device=device, size=size, frames=FRAMES_L)
 
     @property
     def min_pixels(self) -> int:
-        """Pixels that an object must show to be present: 4 at 64x64, in proportion elsewhere."""
+        """Pixels that an object must show to be present: 4 at 64x64, scaled with the area."""
         return min_pixels(self.size)
 
     def motion(self, index: Tensor) -> tuple[Start, Trajectory]:
-        """What moves in the videos ``index`` and how, without pixels; float64, ``MAX_BODIES``."""
+        """Objects and float64 trajectories of these videos, without rendering them."""
         start = draw_start(self.seed, index)
         return start, simulate(start.bodies, start.shape, start.real, self.frames)
 
     def make(self, index: Tensor) -> Sample:
-        """The videos of these indices, int64 ``(batch)`` on the world's device."""
+        """Make the videos of these indices, int64 ``(batch)`` on the world's device."""
         start, path = self.motion(index)
         image, mask = render(_scenes(start, path), self.size, lens=LENS, compile=self.compile)
         image, mask = (x.unflatten(0, path.yaw.shape[:2]) for x in (image, mask))
@@ -123,7 +123,7 @@ class Clevrer(World):
         return Sample(image, mask, objects, present, index)
 
     def masks(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """``mask`` and ``present`` of these videos alone: the same bits, without the shading."""
+        """``mask`` and ``present`` of these videos: the same bits, without the shading."""
         start, path = self.motion(index)
         scene = _scenes(start, path)
         parts = [
@@ -136,7 +136,7 @@ class Clevrer(World):
     def render_annotation(
         self, annotation: Mapping[str, Any], frames: Sequence[int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Draw frames of a real annotation file (the JSON, parsed).
+        """Render frames of a real annotation file (its parsed JSON).
 
         Returns:
             Images uint8 ``(T, 3, size, size)`` and masks uint8 ``(T, size, size)``, where object
@@ -207,7 +207,7 @@ def _check_frames(frames: Sequence[int]) -> tuple[int, ...]:
         or any(b <= a for a, b in pairwise(chosen))
     ):
         raise ValueError(
-            f"Clevrer: frames are {chosen}, expected rising whole numbers from 0 to "
-            f"{N_FRAMES - 1}, at least one. CLEVRER-S is (0, 16), CLEVRER-L (0, 127)."
+            f"Clevrer: frames are {chosen}, expected at least one whole number from 0 to "
+            f"{N_FRAMES - 1}, in ascending order. CLEVRER-S is (0, 16), CLEVRER-L (0, 127)."
         )
     return chosen

@@ -12,7 +12,7 @@ from slotmesh.worlds.render.look import CLEVRTEX_LOOK
 from slotmesh.worlds.render.textures import TEXTURES
 
 CLEVRTEX_SHAPES = SHAPES
-"""Names of the column ``shape``, in order; the torus stands for ClevrTex's monkey."""
+"""Names of the column ``shape``, in order; the torus replaces ClevrTex's monkey."""
 CLEVRTEX_SIZES = ("small", "medium", "large")
 """Names of the column ``size``, in order: 0.4, 0.6 and 0.9; a cube's half-extent is that over
 the square root of 2."""
@@ -27,24 +27,24 @@ class ClevrTex(Tabletop):
     """ClevrTex as an endless world, with procedural materials instead of photographs.
 
     Placement, camera and lamps are those of :class:`~slotmesh.worlds.clevr.Clevr`; there are four
-    shapes, of which the torus stands for the monkey of the original (a mesh that a ray caster of
-    closed forms cannot draw), three sizes, and a material drawn independently for every object and
-    for the ground. Every object shows more than 200 pixels of the whole 320x240 view, decided on
-    a grid of half that size. The image is the middle 192x192 of that view, as the paper crops it,
-    so an object may lie partly or wholly outside of it. ``present`` are those that show at least
-    ``min_pixels`` pixels of the image (4 at 64x64, in proportion elsewhere, at least 1); the few
-    pixels of others count as background.
+    shapes, of which the torus replaces the monkey of the original (a mesh, which a ray caster of
+    closed-form shapes cannot draw), three sizes, and a material drawn independently for every
+    object and for the ground. Every object shows more than 200 pixels of the whole 320x240 view,
+    decided on a grid of half that size. The image is the middle 192x192 of that view, as the paper
+    crops it, so an object may lie partly or wholly outside. An object is ``present`` if it shows
+    at least ``min_pixels`` pixels of the image (4 at 64x64, scaled with the area, at least 1); the
+    few pixels of others count as background.
 
     Columns of the table of objects are those of CLEVR, with other names (``CLEVRTEX_SIZES``,
     ``CLEVRTEX_SHAPES``, ``CLEVRTEX_MATERIALS``) and with ``ground``, the material of the ground,
-    which is the same for all objects of a scene, instead of ``color``. ``pixel`` is a place in
-    the 320x240 pixels of the whole view.
+    which is the same for all objects of a scene, instead of ``color``. ``pixel`` is a position in
+    the whole 320x240 view.
 
     Args:
-        seed: Another seed is another dataset.
-        device: Where samples are made.
-        size: Side of the images in pixels.
-        compile: Whether shading is fused with ``torch.compile``; None does so on CUDA.
+        seed: Each seed is a different dataset.
+        device: Where samples are computed.
+        size: Height and width of the images in pixels.
+        compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Example:
         >>> from slotmesh.worlds.clevrtex import ClevrTex

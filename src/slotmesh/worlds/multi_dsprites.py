@@ -1,6 +1,7 @@
-"""Multi-dSprites: coloured sprites over one another on grey."""
+"""Multi-dSprites: overlapping coloured sprites on grey."""
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -12,35 +13,35 @@ from slotmesh.worlds.render.threads import spread
 from slotmesh.worlds.sample import Sample
 from slotmesh.worlds.world import World
 
-# Chances to place the sprites of a scene at random before they are set apart. With the default
-# minimum a scene of five fails one chance in five, so about one in 10^11 is set apart.
+# Random placements tried per scene before its sprites are set apart. With the default minimum a
+# scene of five sprites fails one in five, so about one in 10^11 is set apart.
 _ROUNDS = 16
 # Positions (x, y) that never hide a sprite: the corners, and the middle.
 _APART = ((0, 0), (31, 31), (31, 0), (0, 31), (15, 16))
 
 
 class MultiDSprites(World):
-    """Two to five sprites of dSprites, coloured, over one another on a grey ground.
+    """Two to five coloured sprites of dSprites that overlap on a grey background.
 
-    The number of sprites, and of each its shape, scale (6), orientation (40) and place (32 x 32),
+    The number of sprites and the shape, scale (6), orientation (40) and position (32 x 32) of each
     are uniform over the values of dSprites; so are the hue, the saturation and value (both from
-    0.5 to 1, so that no sprite is grey) and the grey level of the ground. Later sprites hide
-    earlier ones, and a mask holds what is seen of a sprite.
+    0.5 to 1, so that no sprite is grey) and the grey level of the background. Later sprites hide
+    earlier ones, and the mask of a sprite holds its visible pixels.
 
-    The rule about hidden sprites is ours, the original states none: where fewer than
-    ``min_visible`` pixels of some sprite would be seen, all places of that scene are drawn again.
-    All other factors stay as drawn, so they are exactly uniform, and places nearly so.
+    The rule about hidden sprites is ours, the original has none: if fewer than ``min_visible``
+    pixels of some sprite were visible, all positions of that scene are drawn again. All other
+    factors stay as drawn, so they are exactly uniform, and positions nearly so.
 
     Columns of the table: ``shape`` (index into :attr:`SHAPES`), ``scale`` (0.5 to 1),
     ``orientation`` (0 to 2 pi), ``x`` and ``y`` (0 to 1; centres are at ``size (1/4 + x/2)`` pixels
     from the left edge, and likewise from the top), ``color`` (RGB, 0 to 1), ``visible`` (pixels).
 
     Args:
-        seed: Another seed is another dataset.
-        device: Where samples are made.
-        size: Width and height; the outlines grow with it.
-        min_visible: Pixels of each sprite that are seen at least, at most ``size**2 / 100``; by
-            default 16 at 64x64, in proportion elsewhere.
+        seed: Each seed is a different dataset.
+        device: Where samples are computed.
+        size: Height and width of the images in pixels; the outlines scale with it.
+        min_visible: Least visible pixels per sprite, up to ``size**2 / 100``; default 16 at 64x64,
+            scaled with the area.
 
     Example:
         >>> from slotmesh.worlds import MultiDSprites
@@ -56,7 +57,7 @@ class MultiDSprites(World):
     name = "multi-dsprites"
     max_objects = 5
     SHAPES = sprite.SHAPES
-    """The names of the shapes, by their numbers in the table."""
+    """Names of the column ``shape``, in order."""
     classes: ClassVar = {"shape": SHAPES}
 
     def __init__(
@@ -75,15 +76,16 @@ class MultiDSprites(World):
         if not 1 <= min_visible <= most:
             raise ValueError(
                 f"MultiDSprites: min_visible is {min_visible}, expected 1 to {most} (a hundredth "
-                f"of the picture) at size {size}, so that every scene can be had."
+                f"of the image) at size {size}, so that every scene can be made."
             )
         self.size = size
         self.min_visible = min_visible
-        self._sprites = sprite.sprites(size).to(self.device)
+        table = sprite.sprites(size)
+        self._sprites = replace(table, runs=table.runs.to(self.device))
         self._scales = torch.tensor(sprite.SCALES, device=self.device)
 
     def make(self, index: Tensor) -> Sample:
-        """The samples of these indices, int64 ``(batch)`` on the world's device."""
+        """Make the samples of these indices, int64 ``(batch)`` on the world's device."""
         threads = torch.get_num_threads() if self.device.type == "cpu" else 1
         return Sample.join(spread(self._make, index.chunk(threads), self.device))
 
@@ -112,7 +114,7 @@ class MultiDSprites(World):
         )
 
     def _factors(self, index: Tensor) -> dict[str, Tensor]:
-        """Everything about the sprites but their places and colours, as numbers of values."""
+        """All factors of the sprites but their positions and colours, as indices."""
         n, table = len(index), (self.max_objects,)
         count = 2 + integers(self.seed, index, "count", 4)
         number = torch.arange(self.max_objects, device=index.device).expand(n, -1)
@@ -124,10 +126,10 @@ class MultiDSprites(World):
         }
 
     def _place(self, index: Tensor, factors: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Places x and y, and what is seen of each sprite ``(batch, objects, size, words)``.
+        """Positions x and y, and the visible pixels ``(batch, objects, size, words)``.
 
-        Scenes with a hidden sprite are placed again, by numbers of their own: what becomes of one
-        scene does not depend on the others, and few are left after the first round.
+        Scenes with a hidden sprite are placed again, each with its own random numbers: a scene
+        does not depend on the others in the batch, and few are left after the first round.
         """
         x, y = self._draw_places(index, 0)
         seen = self._see(factors, x, y)
@@ -150,7 +152,7 @@ class MultiDSprites(World):
         return place[..., 0].clone(), place[..., 1].clone()
 
     def _see(self, factors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """What is seen of each sprite: its pixels less those of all later ones."""
+        """The visible pixels of each sprite: its own, less those of all later ones."""
         bits = self._sprites.draw(factors["shape"], factors["scale"], factors["orientation"], x, y)
         bits = torch.where(factors["present"][..., None, None], bits, 0)
         covered = torch.zeros_like(bits[:, 0])
@@ -161,8 +163,8 @@ class MultiDSprites(World):
         return bits
 
     def _mask(self, seen: Tensor) -> Tensor:
-        """Rows of bits to numbers of sprites, uint8 ``(batch, size, size)``."""
-        # Sprites do not overlap here, so the three binary digits of their numbers can be joined.
+        """Turn rows of bits into indices of sprites, uint8 ``(batch, size, size)``."""
+        # Visible pixels do not overlap, so the three bits of the index can be set separately.
         digits = (
             seen[:, 0] | seen[:, 2] | seen[:, 4],
             seen[:, 1] | seen[:, 2],
@@ -178,14 +180,14 @@ def _count(seen: Tensor) -> Tensor:
 
 
 def _fraction(number: Tensor, n: int, most: float) -> Tensor:
-    """Number k of n values from 0 to ``most``, as float32."""
+    """The k-th of n values evenly spaced from 0 to ``most``, as float32."""
     return (number.to(torch.float64) * (most / (n - 1))).to(torch.float32)
 
 
 def _rgb(numbers: Tensor) -> Tensor:
-    """Random numbers ``(..., 3)`` to colours, uint8 RGB: hue, and saturation and value over 0.5."""
+    """Turn random numbers ``(..., 3)`` into uint8 RGB: any hue, saturation and value above 0.5."""
     hue, saturation, value = numbers[..., :1], *(0.5 + 0.5 * numbers[..., 1:]).split(1, -1)
-    # 5, 3 and 1, made where they are needed: a copy would wait for the device.
+    # 5, 3 and 1, made on the device: a copy would wait for it.
     offset = torch.arange(5, 0, -2, dtype=numbers.dtype, device=numbers.device)
     k = offset + 6 * hue
     k = torch.where(k >= 6, k - 6, k)
@@ -194,7 +196,7 @@ def _rgb(numbers: Tensor) -> Tensor:
 
 
 def _paint(mask: Tensor, palette: Tensor) -> Tensor:
-    """Colours ``(batch, 1 + objects, 3)`` where the mask says: uint8 ``(batch, 3, size, size)``."""
+    """Paint colours ``(batch, 1 + objects, 3)`` by the mask: uint8 ``(batch, 3, size, size)``."""
     batch, size = mask.shape[0], mask.shape[-1]
     where = mask.to(torch.int64).flatten(1)[:, None].expand(-1, 3, -1)
     return palette.mT.gather(2, where).reshape(batch, 3, size, size)

@@ -1,18 +1,18 @@
-"""Random vectors to find among zeros: the paper's first experiment."""
+"""Random vectors among zeros: the paper's first experiment."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from slotmesh.worlds._endless import Endless
 from slotmesh.worlds._normal import normal
 from slotmesh.worlds.record import TensorRecord
+from slotmesh.worlds.world import Endless
 
 
 @dataclass(frozen=True)
 class VectorSample(TensorRecord):
-    """A batch of sets of vectors, with those to find; a slice of it is one too."""
+    """A batch of sets of vectors, and the vectors to find; a slice of it is one too."""
 
     inputs: Tensor
     """float32 ``(batch, n_objects + n_background, dim)``: the objects, then the zeros."""
@@ -21,26 +21,23 @@ class VectorSample(TensorRecord):
     index: Tensor
     """int64 ``(batch)``: which samples these are."""
 
-    def __len__(self) -> int:
-        return len(self.index)
-
 
 class RandomObjects(Endless[VectorSample]):
     """Sets of random vectors and of zeros (paper, section 5.1).
 
-    Each set has ``n_objects`` vectors from N(0, sigma^2 I) and ``n_background`` zero vectors; to
-    find are the random ones. They come first: slot attention takes its inputs as a set and cannot
-    tell, but a model that knows positions could, and then the inputs have to be shuffled.
+    Each set has ``n_objects`` vectors from N(0, sigma^2 I) and ``n_background`` zero vectors; the
+    random ones are to be found. They come first: slot attention treats its inputs as a set and
+    cannot tell, but a model that sees positions could; shuffle the inputs for such a model.
 
     Sample ``i`` is a pure function of (seed, i), the same bits on every device and in every batch.
-    It has no picture, so this is not a :class:`~slotmesh.worlds.World`, only like one.
+    It has no image, so this class is not a :class:`~slotmesh.worlds.World`, but used like one.
 
     Args:
-        seed: Another seed is another dataset.
-        device: Where samples are made.
-        sigma: Standard deviation; the smaller, the more alike are objects and background.
-        n_objects: Random vectors a set.
-        n_background: Zero vectors a set.
+        seed: Each seed is a different dataset.
+        device: Where samples are computed.
+        sigma: Standard deviation; the smaller it is, the more objects resemble the background.
+        n_objects: Random vectors per set.
+        n_background: Zero vectors per set.
         dim: Length of a vector.
 
     Example:
@@ -76,7 +73,7 @@ class RandomObjects(Endless[VectorSample]):
         self.dim = dim
 
     def make(self, index: Tensor) -> VectorSample:
-        """The samples of these indices, int64 ``(batch)`` on the world's device."""
+        """Make the samples of these indices, int64 ``(batch)`` on the world's device."""
         numbers = normal(self.seed, index, "objects", (self.n_objects, self.dim))
         targets = (numbers * self.sigma).to(torch.float32)
         zeros = targets.new_zeros(len(index), self.n_background, self.dim)

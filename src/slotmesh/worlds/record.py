@@ -1,4 +1,4 @@
-"""What the records of worlds and readers have in common."""
+"""Common base of batches: of samples, and of scenes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -10,25 +10,28 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """Tensors, and dicts of tensors, that have a row a sample."""
+    """Tensors, dicts of tensors or None, with one row per sample; the first field is a tensor."""
 
     def to(self, device: torch.device | str) -> Self:
         """The same record on another device."""
         return self._map(lambda x: x.to(device))
 
-    def __getitem__(self, rows: slice) -> Self:
-        # A number would give tensors without their first dimension, and allow to iterate over them.
-        if not isinstance(rows, slice):
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def __getitem__(self, rows: slice | Tensor) -> Self:
+        # A number would drop the first dimension, and make records iterable.
+        if not isinstance(rows, slice | Tensor):
             raise TypeError(
-                f"{type(self).__name__}: the rows are {rows!r}, expected a slice. Pass [3:4] for "
-                "a batch of the sample in row 3."
+                f"{type(self).__name__}: the rows are {rows!r}, expected a slice or a tensor. Pass "
+                "[3:4] for a batch of the sample in row 3."
             )
         return self._map(lambda x: x[rows])
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        now: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            columns = isinstance(value, dict)
-            now[field.name] = {k: change(x) for k, x in value.items()} if columns else change(value)
-        return replace(self, **now)
+        def changed(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {k: change(x) for k, x in value.items()}
+            return None if value is None else change(value)
+
+        return replace(self, **{k: changed(v) for k, v in vars(self).items()})

@@ -1,4 +1,4 @@
-"""The table of all worlds: what the commands know about a world stands here, in one line."""
+"""The table of all worlds: one line per world has everything that the commands know about it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ from slotmesh.worlds.world import World
 
 @dataclass(frozen=True)
 class WorldEntry:
-    """How a world is made, and which real dataset it stands for."""
+    """How to make a world, and which real dataset it imitates."""
 
     make: Callable[..., World | RandomObjects]
     """Its class, or a function with the same arguments: ``seed``, ``device``, ``size``, ..."""
     description: str
-    """A few words, for people who choose one."""
+    """A few words for the help text."""
     reader: str | None = None
     """Name of the reader of the real dataset, if there is one."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments that the name decides, both of ``make`` and of the reader."""
+    """Arguments that the name implies, for ``make`` and for the reader."""
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Names of the classes, by the columns of the table of objects that hold their numbers."""
+        """Names of the classes, by the columns of the table of objects that hold their indices."""
         return getattr(self.make, "classes", {})
 
 
@@ -55,9 +55,9 @@ def register_world(
     Args:
         name: Its name on the command line.
         make: Its class, or a function with the same arguments: ``seed``, ``device``, ``size``, ...
-        description: A few words, for people who choose one.
-        reader: Name of the reader of the real dataset that it stands for, if there is one.
-        settings: Arguments that the name decides, both of ``make`` and of the reader.
+        description: A few words for the help text.
+        reader: Name of the reader of the real dataset that it imitates, if there is one.
+        settings: Arguments that the name implies, for ``make`` and for the reader.
 
     Raises:
         ValueError: If the name is taken.

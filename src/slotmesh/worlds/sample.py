@@ -1,4 +1,4 @@
-"""The record that every world and every reader returns."""
+"""The batch that every world and every reader returns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from slotmesh.worlds.record import TensorRecord
 class Sample(TensorRecord):
     """A batch of labelled images (or videos).
 
-    Object ``i`` of the table is the pixels where ``mask == i + 1``; 0 is the background. A slice
-    such as ``sample[:8]`` is a batch of these samples, which shares the memory of the whole.
+    The pixels of object ``i`` of the table are those where ``mask == i + 1``; 0 is the background.
+    A slice such as ``sample[:8]`` is a batch of these samples that shares memory with the whole.
     """
 
     image: Tensor
     """uint8 ``(batch, 3, H, W)``, or ``(batch, T, 3, H, W)`` for video; RGB."""
     mask: Tensor
-    """uint8 ``(batch, H, W)`` or ``(batch, T, H, W)``: index of the object, 0 the background."""
+    """uint8 ``(batch, H, W)`` or ``(batch, T, H, W)``: 1 + the object's index, 0 for none."""
     objects: dict[str, Tensor]
     """Columns of the table of objects, each ``(batch, max_objects, ...)``; for video, columns that
     change over time are ``(batch, T, max_objects, ...)``. Padded with zeros."""
@@ -32,7 +32,7 @@ class Sample(TensorRecord):
 
     @classmethod
     def join(cls, parts: Sequence["Sample"]) -> "Sample":
-        """Batches after one another, as one."""
+        """Concatenate batches."""
         return cls(
             torch.cat([p.image for p in parts]),
             torch.cat([p.mask for p in parts]),
@@ -40,6 +40,3 @@ class Sample(TensorRecord):
             torch.cat([p.present for p in parts]),
             torch.cat([p.index for p in parts]),
         )
-
-    def __len__(self) -> int:
-        return len(self.index)

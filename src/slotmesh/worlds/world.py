@@ -1,18 +1,98 @@
 """What all worlds have in common."""
 
-from slotmesh.worlds._endless import Endless
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from slotmesh.worlds.record import TensorRecord
 from slotmesh.worlds.sample import Sample
+
+R = TypeVar("R", bound=TensorRecord)
+
+
+class Endless(ABC, Generic[R]):
+    """A dataset without end: sample ``i`` is a pure function of (seed, i)."""
+
+    name: str
+    """The name on the command line."""
+    classes: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Names of the classes, by the columns of the table of objects that hold their indices."""
+
+    def __init__(self, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
+        self.seed = seed
+        self.device = torch.device(device)
+        if self.device.type == "mps":
+            raise ValueError(
+                f"{type(self).__name__}: device is {device}, which has no float64 to make scenes "
+                "in. Leave it out, and move samples with .to(device)."
+            )
+
+    @abstractmethod
+    def make(self, index: Tensor) -> R:
+        """Make the samples of these indices, int64 ``(batch)`` on the world's device."""
+
+    def sample(self, index: Sequence[int] | range | Tensor) -> R:
+        """Make the samples of these indices, as one batch.
+
+        Indices are checked before they are moved to the world's device; those of a tensor on a GPU
+        are not, since reading them would wait for the GPU.
+        """
+        # Ranges are made on the device; all else is checked before it is moved.
+        if isinstance(index, range) and index and min(index[0], index[-1]) >= 0:
+            return self.make(torch.arange(index.start, index.stop, index.step, device=self.device))
+        which = torch.as_tensor(index, dtype=torch.int64)
+        here = which.device.type == "cpu"
+        if which.ndim != 1 or len(which) == 0 or (here and bool((which < 0).any())):
+            raise ValueError(
+                f"{type(self).__name__}.sample: the index has shape {tuple(which.shape)}, expected "
+                "at least one whole number of at least 0. Pass range(64), or a list."
+            )
+        # A copy to the host waits in any case.
+        return self.make(which.to(self.device, non_blocking=self.device.type == "cuda"))
+
+    def batches(self, batch_size: int, start: int = 0, *, ahead: int = 1) -> Iterator[R]:
+        """Iterate over batches without end, starting at sample ``start``.
+
+        Args:
+            batch_size: Samples per batch.
+            start: The first sample.
+            ahead: How many batches to draw at once. The samples do not depend on it; on a GPU,
+                where small batches wait for kernel launches, a larger number is faster. Batches
+                drawn together are slices that share memory.
+
+        Raises:
+            ValueError: If one of them is too small.
+        """
+        if batch_size < 1 or start < 0 or ahead < 1:
+            raise ValueError(
+                f"{type(self).__name__}.batches: batch_size is {batch_size}, start {start} and "
+                f"ahead {ahead}, expected at least 1, 0 and 1."
+            )
+        return self._batches(batch_size, start, ahead)
+
+    def _batches(self, batch_size: int, start: int, ahead: int) -> Iterator[R]:
+        step = batch_size * ahead
+        while True:
+            drawn = self.sample(range(start, start + step))
+            for first in range(0, step, batch_size):
+                yield drawn[first : first + batch_size]
+            # Free the memory before the next ones are drawn.
+            del drawn
+            start += step
 
 
 class World(Endless[Sample]):
     """An endless labelled dataset: sample ``i`` is a pure function of (seed, i).
 
     The factors of a scene are the same bits on every device and in every batch; pixels agree to
-    one grey level.
+    one grey level. Subclasses implement :meth:`make`.
 
     Args:
-        seed: Another seed is another dataset.
-        device: Where samples are made.
+        seed: Each seed is a different dataset.
+        device: Where samples are computed.
     """
 
     max_objects: int

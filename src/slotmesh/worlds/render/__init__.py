@@ -1,6 +1,6 @@
 """A small batched ray caster in torch: spheres, cylinders, rounded cubes and tori on a plane.
 
-``render(scene, size)`` gives images and masks of a batch of scenes on any device.
+``render(scene, size)`` returns images and masks of a batch of scenes on any device.
 """
 
 from slotmesh.worlds.render.caster import render

@@ -10,7 +10,7 @@ from slotmesh.worlds.render.scene import Scene
 from slotmesh.worlds.render.vec import Vec, cross, dot, sub, unit, vec
 
 CLEVR_CAMERA = (7.4811, -6.5076, 5.3437)
-"""Where CLEVR's camera stands before its jitter."""
+"""Position of CLEVR's camera before its jitter."""
 
 
 class Camera(NamedTuple):
@@ -33,15 +33,15 @@ def camera_of(scene: Scene) -> Camera:
 
 
 def project(scene: Scene, point: Tensor) -> Tensor:
-    """Where points lie in the image.
+    """Project points into the image.
 
     Args:
-        scene: Of which the camera is used.
+        scene: The scenes, whose cameras are used.
         point: ``(batch, n, 3)`` in the world.
 
     Returns:
-        ``(batch, n, 3)``: right and down of the image's middle at distance one (so that pixels
-        are ``width / 2 + focal * x``), and the depth along the camera's axis.
+        ``(batch, n, 3)``: offsets to the right and down from the image's centre at distance one
+        (so that pixels are ``width / 2 + focal * x``), and the depth along the camera's axis.
     """
     camera = camera_of(scene)
     eye, right, down, forward = ((x[:, None], y[:, None], z[:, None]) for x, y, z in camera)
@@ -53,19 +53,19 @@ def project(scene: Scene, point: Tensor) -> Tensor:
 def fit_camera(
     points: np.ndarray, pixels: np.ndarray, focal: float, centre: tuple[float, float]
 ) -> tuple[np.ndarray, float]:
-    """The place from which a camera that looks at the origin sees points at these pixels.
+    """Find the position of a camera that looks at the origin and sees points at these pixels.
 
     Args:
         points: ``(n, 3)`` in the world.
         pixels: ``(n, 2)`` where they were seen.
         focal: Focal length in pixels.
-        centre: The image's middle in pixels.
+        centre: The image's centre in pixels.
 
     Returns:
-        The place, ``(3,)`` by least squares near CLEVR's camera, and the root-mean-square
-        distance between the seen and the projected pixels.
+        The position ``(3,)``, by least squares near CLEVR's camera, and the root-mean-square
+        distance between observed and projected pixels.
     """
-    # It takes as long to load as all of the rest, and only real scenes need it.
+    # Slow to import, and only real scenes need it.
     from scipy.optimize import least_squares
 
     def off(place: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ def fit_camera(
         seen = (points - place) @ np.stack([right, np.cross(forward, right), forward]).T
         return (focal * seen[:, :2] / seen[:, 2:] + np.asarray(centre) - pixels).ravel()
 
-    # Few objects leave a direction undetermined: a weak pull keeps the camera within its jitter.
+    # Few objects leave a direction undetermined: a weak prior keeps the camera within its jitter.
     def with_prior(place: np.ndarray) -> np.ndarray:
         return np.concatenate([off(place), 0.05 * (place - np.asarray(CLEVR_CAMERA))])
 

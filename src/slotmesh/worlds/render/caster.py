@@ -1,6 +1,4 @@
-"""From scenes to images and masks."""
-
-from typing import NamedTuple
+"""Render scenes to images and masks."""
 
 import torch
 from torch import Tensor
@@ -23,9 +21,9 @@ from slotmesh.worlds.render.visibility import (
 )
 
 _CHUNK = {"cpu": 4, "cuda": 2048}
-"""Scenes at once: enough to keep the device busy, few enough to bound memory."""
+"""Scenes rendered at once: enough to keep the device busy, few enough to bound memory."""
 _OFFSETS = ((-0.25, -0.25), (0.25, -0.25), (-0.25, 0.25), (0.25, 0.25))
-"""Places of the rays within a pixel at an object's edge."""
+"""Offsets of the rays within a pixel at an object's edge."""
 
 
 def render(
@@ -36,16 +34,16 @@ def render(
     look: Look = CLEVR_LOOK,
     compile: bool | None = None,  # noqa: A002
 ) -> tuple[Tensor, Tensor]:
-    """Images and masks of a batch of scenes.
+    """Render a batch of scenes.
 
     Masks are the same bits on every device; colours agree to one grey level.
 
     Args:
         scene: What to draw, on any device.
-        size: Of the images: a side, or (height, width). The window of the lens is squashed to it.
+        size: Of the images: one number, or (height, width). The view is squashed to it.
         lens: The camera's window.
-        look: Strengths of the lamps and other numbers of the picture.
-        compile: Whether the shading is fused with ``torch.compile``; None does so on CUDA.
+        look: Strengths of the lamps and other parameters of the shading.
+        compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Returns:
         image: uint8 ``(batch, 3, height, width)``, RGB.
@@ -75,7 +73,7 @@ def paint(
     look: Look = CLEVR_LOOK,
     compile: bool | None = None,  # noqa: A002
 ) -> Tensor:
-    """The images of scenes of which `look_at` found what every pixel shows; as `render`."""
+    """Shade scenes for which `look_at` found what every pixel shows; arguments as in `render`."""
     device = scene.position.device
     fused = device.type == "cuda" if compile is None else compile
 
@@ -86,7 +84,7 @@ def paint(
             return _paint(scene[rows], seen_there, lens, look, compiled if fused else plain)
 
     step = _CHUNK.get(device.type, 4)
-    # A copy, made in the caller's mode.
+    # Concatenation copies, in the caller's mode.
     return torch.cat(spread(part, range(0, max(len(scene), 1), step), device))
 
 
@@ -95,29 +93,29 @@ def _paint(scene: Scene, seen: Visible, lens: Lens, look: Look, fuse: Fuse) -> T
     n_scenes, height, width = seen.mask.shape
     camera = camera_of(scene)
     world, frames = prepare(scene, camera, lens, look), frames_of(scene, camera, lens)
-    pixels = _Pixels.of(height, width, device)
+    u_centre, v_centre = _centres(height, width, device)
 
     textured = scene.ground is not None
     edge, low, high = _edges(seen.mask)
     fine = edge | _of_metal(scene, seen.mask) | textured
-    linear = torch.empty(n_scenes, len(pixels.u), 3, device=device)
+    linear = torch.empty(n_scenes, len(u_centre), 3, device=device)
     mask, depth, fine = tile(seen.mask), tile(seen.depth), tile(fine)
 
     at, pixel = (~fine).nonzero().unbind(1)
     if len(at):
-        rays = Rays(at, pixels.u[pixel], pixels.v[pixel], mask[at, pixel], depth[at, pixel])
+        rays = Rays(at, u_centre[pixel], v_centre[pixel], mask[at, pixel], depth[at, pixel])
         linear[at, pixel] = shade(world, rays, fuse)
     at, pixel = fine.nonzero().unbind(1)
     if len(at):
         candidates = [mask[at, pixel], tile(low)[at, pixel], tile(high)[at, pixel]]
         step = torch.tensor(_OFFSETS, dtype=torch.float64, device=device)
-        u = pixels.u[pixel][:, None] + step[:, 0] * (2 / width)
-        v = pixels.v[pixel][:, None] + step[:, 1] * (2 / height)
+        u = u_centre[pixel][:, None] + step[:, 0] * (2 / width)
+        v = v_centre[pixel][:, None] + step[:, 1] * (2 / height)
         which, t = _resolve(frames, at, candidates, u, v, scene.present.shape[1])
         rays = Rays(
             at.repeat_interleave(len(step)), u.flatten(), v.flatten(), which.flatten(), t.flatten()
         )
-        # By object: edges lie far apart, and rays of a block should meet places close together.
+        # By object: edges lie far apart, and rays of a block should hit points close together.
         order = (rays.scene * 256 + rays.which).argsort(stable=True)
         # Clipped first: a highlight brighter than white would leave jagged edges.
         colour = torch.empty(len(order), 3, device=device)
@@ -127,24 +125,18 @@ def _paint(scene: Scene, seen: Visible, lens: Lens, look: Look, fuse: Fuse) -> T
     return torch.stack([untile(x, n_scenes, (height, width)) for x in image.unbind(-1)], dim=1)
 
 
-class _Pixels(NamedTuple):
-    """Middles of the pixels in the order of `tile`, in [-1, 1] over the image; float64."""
-
-    u: Tensor
-    v: Tensor
-
-    @classmethod
-    def of(cls, height: int, width: int, device: torch.device) -> "_Pixels":
-        high, wide = -(-height // TILE) * TILE, -(-width // TILE) * TILE
-        x = torch.arange(wide, dtype=torch.float64, device=device) + 0.5
-        y = torch.arange(high, dtype=torch.float64, device=device) + 0.5
-        u = (x * (2 / width) - 1).expand(1, high, wide)
-        v = (y * (2 / height) - 1)[:, None].expand(1, high, wide)
-        return cls(tile(u)[0], tile(v)[0])
+def _centres(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Centres of the pixels in the order of `tile`, in [-1, 1] over the image; float64."""
+    high, wide = -(-height // TILE) * TILE, -(-width // TILE) * TILE
+    x = torch.arange(wide, dtype=torch.float64, device=device) + 0.5
+    y = torch.arange(high, dtype=torch.float64, device=device) + 0.5
+    u = (x * (2 / width) - 1).expand(1, high, wide)
+    v = (y * (2 / height) - 1)[:, None].expand(1, high, wide)
+    return tile(u)[0], tile(v)[0]
 
 
 def _edges(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a pixel and its eight neighbours differ, and the least and largest of the nine."""
+    """Where a pixel and its eight neighbours differ, and the smallest and largest of the nine."""
     low = high = mask
     for dim in (1, 2):
         n = mask.shape[dim]
@@ -159,7 +151,7 @@ def _edges(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _of_metal(scene: Scene, mask: Tensor) -> Tensor:
-    """Pixels of metal objects: what they mirror has edges too."""
+    """Pixels of metal objects: their reflections have edges too."""
     metal = torch.nn.functional.pad(scene.material == METAL, (1, 0))
     return metal.gather(1, mask.flatten(1).long()).view(mask.shape)
 
@@ -167,7 +159,7 @@ def _of_metal(scene: Scene, mask: Tensor) -> Tensor:
 def _resolve(
     frames: Frames, at: Tensor, candidates: list[Tensor], u: Tensor, v: Tensor, n: int
 ) -> tuple[Tensor, Tensor]:
-    """Which of the candidates (1 + the object's index, 0 for none) the rays meet, and where."""
+    """Which of the candidates (1 + the object's index, 0 for none) the rays hit, and where."""
     which = torch.zeros(u.shape, dtype=torch.uint8, device=u.device)
     best = torch.full(u.shape, torch.inf, dtype=torch.float64, device=u.device)
     rows = []

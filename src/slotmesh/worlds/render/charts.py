@@ -1,4 +1,4 @@
-"""Places on the objects' surfaces, so that flat patterns can be laid on them."""
+"""Coordinates on the objects' surfaces, for flat patterns."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from slotmesh.worlds.render.vec import Vec
 
 
 class SurfaceChart(NamedTuple):
-    """A place on a surface in two coordinates, and the directions in which they grow."""
+    """Two coordinates of a point on a surface, and the directions in which they grow."""
 
     u: Tensor
     v: Tensor
@@ -19,7 +19,7 @@ class SurfaceChart(NamedTuple):
 
 
 def chart(p: Vec, normal: Vec, shape: Tensor) -> SurfaceChart:
-    """Two coordinates for points of the shapes of size one, as long as on the surface.
+    """Two coordinates for points on shapes of size one, with lengths as on the surface.
 
     Args:
         p: Points in the object's frame.

@@ -1,7 +1,7 @@
-"""Elementwise functions as kernels of their own.
+"""Compile elementwise functions into kernels.
 
-A function is compiled once: numbers of rows are symbols, what tells rows apart is a tensor, and the
-caller's grad mode and autocast are set aside.
+A function is compiled once: the number of rows is symbolic, what differs between rows is a tensor,
+and the caller's grad mode and autocast do not matter.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,17 +15,17 @@ Fuse = Callable[[Callable[..., Any]], Callable[..., Any]]
 """`plain` or `compiled`."""
 
 _FEW = 64
-"""Fewer rows are not compiled for: sizes 0 and 1 would be special, and little is to be gained."""
+"""Fewer rows run uncompiled: sizes 0 and 1 would be special cases, and there is little to gain."""
 _cache: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself."""
+    """Return the function itself."""
     return function
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled for any number of rows, the first dimension of its first tensor."""
+    """Compile the function for any number of rows, the first dimension of its first tensor."""
     if function not in _cache:
         fused = torch.compile(function)
 
@@ -53,9 +53,9 @@ def _tensors(args: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def set_apart(device: torch.device) -> Iterator[None]:
-    """Always in inference mode and without autocast, whatever the caller's.
+    """Enter inference mode and leave autocast, whatever the caller's modes.
 
-    Each mode would be compiled for on its own, and so would tensors that know what they view.
+    Otherwise each mode would be compiled separately, and so would views with autograd metadata.
     """
     with torch.inference_mode(), torch.autocast(device.type, enabled=False):
         yield

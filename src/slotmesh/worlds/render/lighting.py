@@ -1,4 +1,4 @@
-"""Light that arrives at points: four lamps with soft shadows, and light without direction."""
+"""Light that arrives at points: four lamps with soft shadows, and ambient light."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,17 +8,18 @@ from torch import Tensor
 
 from slotmesh.worlds.render.fuse import Fuse, plain
 from slotmesh.worlds.render.look import LAMPS, Look
+from slotmesh.worlds.render.rays import groups
 from slotmesh.worlds.render.scene import SHAPES, Scene
 from slotmesh.worlds.render.shadows import REACH, lamp_share, openness
 from slotmesh.worlds.render.vec import Vec, dot, rotate_back, scale, sub, vec
 
 _BROAD = 5
-"""Broadness of highlights: the cosine to the power of two to this."""
+"""Sharpness of highlights: the cosine to the power of 2 to this."""
 
 
 @dataclass(frozen=True)
 class Lit:
-    """A batch of scenes in float32, with what lighting needs of the objects and lamps."""
+    """A batch of scenes in float32, with what lighting needs about objects and lamps."""
 
     position: Tensor
     rotation: Tensor
@@ -30,30 +31,30 @@ class Lit:
     lamps_seen: Tensor
     """``(batch, n, 4, 3)``: the lamps in the objects' frames."""
     aim: Tensor
-    """``(4, 3)``: directions the lamps are turned to."""
+    """``(4, 3)``: directions that the lamps face."""
     strength: Tensor
     """``(4, 3)``: red, green, blue."""
     radius: Tensor
     """``(4)``."""
     reach: Tensor
-    """``(batch, n)``: radius of a ball around each object."""
+    """``(batch, n)``: radius of a bounding ball of each object."""
     ball: Tensor
-    """``(batch, n)``: radius of the ball that takes the object's place in `openness`."""
+    """``(batch, n)``: radius of the ball that replaces the object in `openness`."""
 
 
 class Light(NamedTuple):
-    """What arrives at points; all ``(m, b)``."""
+    """Light that arrives at points; all ``(m, b)``."""
 
     lamps: Vec
     """Of the lamps: red, green, blue."""
     shine: Tensor
     """Of the lamps, in a broad highlight."""
     opened: Tensor
-    """The part of the light without direction that the objects leave, in [0, 1]."""
+    """The share of the ambient light that the objects let through, in [0, 1]."""
 
 
 def lit(scene: Scene, look: Look) -> Lit:
-    """What lighting needs of a batch of scenes."""
+    """Prepare a batch of scenes for lighting."""
 
     def constant(x: object) -> Tensor:
         return torch.tensor(x, dtype=torch.float32, device=scene.position.device)
@@ -89,7 +90,7 @@ def illuminate(
     shadows: bool,
     fuse: Fuse,
 ) -> Light:
-    """Light at points, in blocks.
+    """Compute the light at points, in blocks.
 
     Args:
         world: The scenes.
@@ -100,7 +101,6 @@ def illuminate(
         view: Vector of ``(m, b)``: from the eye, of length one.
         shadows: Whether the objects cast shadows.
         fuse: Wraps elementwise functions.
-
     """
     low = [x.amin(1) for x in point]
     high = [x.amax(1) for x in point]
@@ -154,21 +154,21 @@ def _lamp_shares(
     spread: Tensor,
     fuse: Fuse,
 ) -> Tensor:
-    """The part of each lamp that each point sees: ``(m, 4, b)``."""
+    """The share of each lamp that each point sees: ``(m, 4, b)``."""
     n, n_lamps = world.present.shape[1], world.lamps.shape[1]
-    # By object first, so that no pair of block and lamp comes twice within one object.
+    # By object first, so that no pair of block and lamp occurs twice for one object.
     centre = vec(world.position[scene].transpose(0, 1)[:, :, None])
     start = (middle[0][:, None], middle[1][:, None], middle[2][:, None])
     way = sub(vec(world.lamps[scene]), start)
     from_start = sub(centre, start)
     s = (dot(from_start, way) / dot(way, way)).clamp(0, 1)
     gap = sub(from_start, scale(way, s))
-    # Moving the point by the block's spread moves the ray by no more, and widens the cone little.
+    # Moving the point by the block's spread moves the ray by no more, and hardly widens the cone.
     length = dot(way, way).sqrt()
     ball = world.reach[scene].T[:, :, None]
     cone = world.radius * (s + (ball + spread[:, None]) / length)
     near = dot(gap, gap).sqrt() < ball + spread[:, None] + cone
-    # Objects are convex: none shades itself.
+    # Objects are convex: none casts a shadow on itself.
     objects = torch.arange(n, device=own.device)[:, None]
     itself = (own.amin(1) == objects) & (own.amax(1) == objects)
     near &= (world.present[scene].T & ~itself)[:, :, None]
@@ -176,10 +176,9 @@ def _lamp_shares(
     part = _by_shape(world, scene, point, own, k, block, lamp, fuse)
     share = torch.ones(len(scene) * n_lamps, *own.shape[1:], device=own.device)
     row = block * n_lamps + lamp
-    ends = torch.bincount(k, minlength=n).cumsum(0).tolist()
-    for first, last in zip([0, *ends[:-1]], ends, strict=True):
-        here = row[first:last]
-        share[here] = share[here] * part[first:last]
+    for _, rows in groups(k, n):
+        here = row[rows]
+        share[here] = share[here] * part[rows]
     return share.view(len(scene), n_lamps, -1)
 
 
@@ -193,7 +192,7 @@ def _by_shape(
     lamp: Tensor,
     fuse: Fuse,
 ) -> Tensor:
-    """The part of a lamp that an object leaves free, for pairs of object and block."""
+    """The share of a lamp that an object does not hide, for pairs of object and block."""
     kind = world.shape[scene[block], k]
 
     def parts(shape: int | Tensor, which: Tensor, here: Tensor, lamp: Tensor) -> Tensor:
@@ -211,7 +210,7 @@ def _by_shape(
         )
 
     if fuse is not plain:
-        # One kernel that knows all shapes, instead of one a shape.
+        # One kernel for all shapes, instead of one per shape.
         return parts(kind[:, None], k, block, lamp)
     part = torch.empty(len(k), *own.shape[1:], device=own.device)
     for shape in range(len(SHAPES)):
@@ -262,10 +261,9 @@ def _openness(
         world.ball[scene[block], k][:, None],
     )
     result = torch.ones_like(point[0])
-    ends = torch.bincount(k, minlength=n).cumsum(0).tolist()
-    for first, last in zip([0, *ends[:-1]], ends, strict=True):
-        here = block[first:last]
-        result[here] = result[here] * part[first:last]
+    for _, rows in groups(k, n):
+        here = block[rows]
+        result[here] = result[here] * part[rows]
     return result
 
 

@@ -1,6 +1,7 @@
-"""Numbers of the picture: lamps, ground and materials.
+"""Parameters of the shading: lamps, ground and materials.
 
-Fitted to 50 real CLEVR images by least squares; metal's highlights and edges then by eye.
+Fitted to 50 real CLEVR images by least squares, except the highlights and edges of metal, which
+were set by eye.
 """
 
 from dataclasses import dataclass
@@ -11,14 +12,14 @@ LAMPS = (
     (-1.169, 2.646, 5.816),
     (11.66, -6.63, 25.82),
 )
-"""Where CLEVR's key, fill, back and area lamps hang before their jitter."""
+"""Positions of CLEVR's key, fill, back and area lamps before their jitter."""
 
 Colour = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Look:
-    """Strengths are linear light; a white surface under strength s at distance 1 shines with s."""
+    """Strengths are linear light: a white surface at distance 1 from strength s reflects s."""
 
     strength: tuple[Colour, ...] = (
         (6.37, 5.87, 5.01),
@@ -33,34 +34,33 @@ class Look:
         (-2.05, -1.05, 1.00),
         (-4.47, 1.13, 4.33),
     )
-    """Points that the lamps are turned to; they shine by the cosine to that direction."""
+    """Points that the lamps face; their light falls off with the cosine to that direction."""
     radius: tuple[float, ...] = (0.63, 0.63, 0.63, 4.2)
-    """Of the lamps as discs: how soft the shadows are."""
+    """Of the lamps, as discs: how soft the shadows are."""
     sky: float = 0.067
-    """Light from above without direction."""
+    """Ambient light from above."""
     bounce: float = 0.15
-    """Light from the ground, on what is turned down."""
+    """Light from the ground, on surfaces that face down."""
     ground: Colour = (0.6, 0.6, 0.6)
     """Albedo of CLEVR's plain ground."""
     lift: float = 0.066
-    """Light of the ground that has no direction, less where objects stand close."""
+    """Ambient light on the ground, less where objects stand close."""
     ball: float = 0.88
-    """Radius of the ball that takes an object's place in the light without direction, over its
-    half-extent."""
+    """Radius of the ball that replaces an object in the ambient light, over its half-extent."""
     rubber_gloss: float = 0.072
-    """Of rubber's sheen at grazing angles."""
+    """Strength of rubber's sheen at grazing angles."""
     rubber_shine: float = 0.04
-    """Of rubber's faint, broad highlight."""
+    """Strength of rubber's faint, broad highlight."""
     metal_mirror: float = 0.88
     """How much of its surroundings metal reflects."""
     metal_diffuse: float = 0.06
     """How much metal scatters."""
     metal_spot: float = 0.3
-    """Brightness of the lamps mirrored in metal."""
+    """Brightness of the lamps' reflections in metal."""
     metal_rough: float = 0.035
     """How much metal blurs the lamps, in radians."""
     mirror_sky: float = 0.06
-    """Brightness of the sky mirrored in metal."""
+    """Brightness of the sky's reflection in metal."""
 
 
 CLEVR_LOOK = Look()

@@ -1,7 +1,6 @@
 """Random numbers at lattice points, and smooth noise between them.
 
-Many places at once: an operation on a GPU waits for its launch, so corners, octaves and salts are
-dimensions of tensors.
+Kernel launches dominate on a GPU, so corners, octaves and salts are dimensions of tensors.
 """
 
 from collections.abc import Callable
@@ -12,14 +11,14 @@ from torch import Tensor
 Point = tuple[Tensor, ...]
 """Two or three coordinates of the same shape; the third is 0 if it is left out."""
 Noise = Callable[[Point], Tensor]
-"""`smooth`, or a faster one."""
+"""`smooth`, or a faster equivalent."""
 
 _PRIMES = (374761393, 668265263, 974634497)
 _SALT = 69069
 
 
 def lattice(x: Tensor, y: Tensor, *salts: int) -> Tensor:
-    """Numbers in [0, 1] for cells: float32 ``(len(salts), ...)``, from whole-numbered floats."""
+    """Random numbers in [0, 1] per cell: float32 ``(len(salts), ...)``, from integral floats."""
     key = _whole(x) * _PRIMES[0] + _whole(y) * _PRIMES[1]
     return _number(torch.stack([key + salt * _SALT for salt in salts]))
 
@@ -46,7 +45,7 @@ def smooth(p: Point) -> Tensor:
 
 
 def _fused(p: Point) -> Tensor:
-    """`smooth` corner by corner, of which the compiler makes one kernel."""
+    """`smooth` corner by corner, which the compiler turns into one kernel."""
     low = [x.floor() for x in p]
     sides = [
         (key, key + prime)
@@ -89,5 +88,5 @@ def _mix(a: Tensor, b: Tensor, t: Tensor) -> Tensor:
 
 
 def _whole(x: Tensor) -> Tensor:
-    # Whole numbers in 32 bits wrap alike everywhere.
+    # 32-bit integers wrap the same way everywhere.
     return x.to(torch.int32)

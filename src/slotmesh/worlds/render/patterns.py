@@ -1,8 +1,9 @@
-"""Patterns of the textures: functions of a place, elementwise.
+"""Patterns of the textures: elementwise functions of a point.
 
-Each takes places (two coordinates, those of space three), four numbers and a source of noise, and
-gives two amounts of colour and a height: the surface's colour goes from the first to the second by
-the first amount, then to the third by the second amount. Amounts and heights are in [0, 1].
+Each takes points (two coordinates on a surface, or three in space), four parameters, which its
+docstring lists, and a source of noise. It returns two amounts of colour and a height: the colour
+goes from the first to the second by the first amount, then to the third by the second amount.
+Amounts and heights are in [0, 1].
 """
 
 import math
@@ -45,7 +46,7 @@ def marble(p: Point, q: Numbers, noise: Noise) -> Pattern:
 
 
 def wood(p: Point, q: Numbers, noise: Noise) -> Pattern:
-    """Year rings. Rings a unit, waviness, strength of the grain along the trunk, knots."""
+    """Year rings. Rings per unit, waviness, strength of the grain along the trunk, knots."""
     bent = noise((p[0] * 0.8, p[1] * 0.8, p[2] * 0.3))
     radius = ((p[0] + q[3] * bent) ** 2 + (p[1] + 0.4) ** 2).sqrt()
     ring = radius * q[0] + q[1] * bent
@@ -73,7 +74,7 @@ def stripes(p: Point, q: Numbers, noise: Noise) -> Pattern:
 
 
 def dots(p: Point, q: Numbers, noise: Noise) -> Pattern:
-    """Dots. Radius, jitter, radius of the ring inside over the dot's, share of dots there."""
+    """Dots. Radius, jitter, radius of the ring inside over the dot's, share of dots that exist."""
     y = p[1].floor()
     x = (p[0] + 0.5 * y).floor()
     jitter_x, jitter_y, chance = lattice(x, y, 1, 2, 3)
@@ -200,7 +201,7 @@ def hexagons(p: Point, q: Numbers, noise: Noise) -> Pattern:
     """Hexagonal tiles. Joint, contrast of tiles, dome, unused."""
     high = math.sqrt(3.0)
     distance, own = torch.full_like(p[0], -1.0), torch.zeros_like(p[0])
-    # Two lattices of rectangles, shifted by half; each point belongs to the closer middle.
+    # Two lattices of rectangles, shifted by half; each point belongs to the closer centre.
     for shift in (0.0, 0.5):
         x, y = (p[0] + shift).floor(), (p[1] / high + shift).floor()
         dx = (p[0] + shift - x - 0.5).abs()
@@ -244,7 +245,7 @@ PATTERNS: dict[str, Callable[[Point, Numbers, Noise], Pattern]] = {
     )
 }
 SOLID = ("clouds", "marble", "wood")
-"""Patterns of space, the first of them; the others are laid on the surface."""
+"""Patterns in space, which come first; the others are laid on the surface."""
 
 
 def _times(p: Point, by: float) -> Point:
@@ -261,7 +262,7 @@ def _mixed(a: Tensor, b: Tensor, t: Tensor | float) -> Tensor:
 
 
 def _joint(x: Tensor, y: Tensor, width: Tensor, length: Tensor | float = 1.0) -> Tensor:
-    """1 in the joints around a field of which x and y run from 0 to 1."""
+    """1 in the joints around a field whose x and y run from 0 to 1."""
     edge = torch.minimum(torch.minimum(x, 1 - x) * length, torch.minimum(y, 1 - y))
     return 1 - _step(0.5 * width, width + 1e-4, edge)
 

@@ -1,16 +1,17 @@
-"""Lists of rays in blocks of one scene each, so that what belongs to a scene is read per block."""
+"""Lists of rays in blocks of one scene each, so that data of a scene are read once per block."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 BLOCK = 32
-"""Rays a block; rays that follow each other should lie close together."""
+"""Rays per block; consecutive rays should lie close together."""
 
 
 class Blocks(NamedTuple):
-    """How a list of rays, sorted by scene, is cut into blocks; the last ray fills up a scene."""
+    """How a list of rays, sorted by scene, is cut into blocks; the last ray pads a scene."""
 
     source: Tensor
     """int64 ``(m, BLOCK)``: which ray of the list."""
@@ -21,7 +22,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(scene: Tensor, n_scenes: int) -> Blocks:
-    """Cut a list of rays, int64 ``(n)`` with the scene of each in ascending order."""
+    """Cut a list of rays, given the scene of each, int64 ``(n)`` in ascending order."""
     count = torch.bincount(scene, minlength=n_scenes)
     start = count.cumsum(0) - count
     filled = (count + BLOCK - 1) // BLOCK
@@ -32,3 +33,11 @@ def blocks_of(scene: Tensor, n_scenes: int) -> Blocks:
     source = start[owner][:, None] + torch.minimum(rank, (count[owner] - 1)[:, None])
     rank = torch.arange(len(scene), device=scene.device) - start[scene]
     return Blocks(source, owner, first[scene] * BLOCK + rank)
+
+
+def groups(k: Tensor, n: int) -> Iterator[tuple[int, slice]]:
+    """The rows of each of ``n`` objects in a list sorted by object, int64 ``(p)``."""
+    first = 0
+    for i, count in enumerate(torch.bincount(k, minlength=n).tolist()):
+        yield i, slice(first, first + count)
+        first += count

@@ -1,9 +1,10 @@
-"""The first object that mirrored rays meet."""
+"""The first object that reflected rays hit."""
 
 import torch
 from torch import Tensor
 
 from slotmesh.worlds.render.lighting import Lit
+from slotmesh.worlds.render.rays import groups
 from slotmesh.worlds.render.shapes import HITS
 from slotmesh.worlds.render.vec import Vec, dot, rotate_back, sub, vec
 
@@ -15,7 +16,7 @@ def nearest(
     out: Vec,
     own: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The first object other than their own that rays from objects meet.
+    """Find the first object, other than their own, that rays from objects hit.
 
     Args:
         world: The scenes.
@@ -54,9 +55,8 @@ def nearest(
             o = rotate_back(rotation, sub(start, vec(world.position[here, whose])))
             d = rotate_back(rotation, way)
             t[chosen] = hit(torch.stack(o) * inverse, torch.stack(d) * inverse)
-    ends = torch.bincount(k, minlength=n).cumsum(0).tolist()
-    for i, (first, last) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        here, now = ray[first:last], t[first:last]
+    for i, rows in groups(k, n):
+        here, now = ray[rows], t[rows]
         nearer = now < best[here]
         which[here] = torch.where(nearer, i, which[here])
         best[here] = torch.where(nearer, now, best[here])

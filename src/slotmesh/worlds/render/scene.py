@@ -1,23 +1,24 @@
-"""What is drawn: a batch of scenes, and the lens that looks at them."""
+"""What is rendered: a batch of scenes, and the lens of the camera."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
+
+from slotmesh.worlds.record import TensorRecord
 
 SHAPES = ("cube", "sphere", "cylinder", "torus")
 """Names of ``Scene.shape``. All fit into the cube [-1, 1]^3 times ``Scene.size``; the edges of
 cubes and cylinders are rounded. The torus stands upright, its hole along the object's y axis."""
 
 RUBBER, METAL = 0, 1
-"""Values of ``Scene.material``; from 2 on they count the textures of ``textures.TEXTURES``."""
+"""Values of ``Scene.material``; from 2 on, the textures of ``textures.TEXTURES``."""
 
 
 @dataclass(frozen=True)
 class Lens:
-    """The part of the world that the image shows: a window of half-widths at distance one.
+    """The part of the world that the image shows: half-widths of a window at distance one.
 
     >>> Lens.of(focal=525, width=480, height=320)  # the whole image of CLEVR
     Lens(tan_x=0.45714285714285713, tan_y=0.3047619047619048)
@@ -32,13 +33,13 @@ class Lens:
     def of(
         cls, focal: float, width: float, height: float, crop: tuple[float, float] | None = None
     ) -> Self:
-        """The lens of a camera with its focal length and image size in pixels.
+        """Make the lens of a camera from its focal length and image size in pixels.
 
         Args:
             focal: Focal length in pixels.
             width: Of the whole image in pixels.
             height: Of the whole image in pixels.
-            crop: (width, height) of the part in the middle that is kept; the whole image if None.
+            crop: (width, height) of the centre crop that is kept; None keeps the whole image.
         """
         wide, high = crop or (width, height)
         return cls(wide / 2 / focal, high / 2 / focal)
@@ -48,7 +49,7 @@ CLEVR_LENS = Lens.of(focal=525, width=480, height=320)
 
 
 @dataclass(frozen=True)
-class Scene:
+class Scene(TensorRecord):
     """A batch of scenes of at most ``n`` objects on the ground plane z = 0.
 
     Geometry is float64: which object a pixel shows is decided with correctly rounded operations
@@ -67,32 +68,18 @@ class Scene:
     material: Tensor
     """int64 ``(batch, n)``: ``RUBBER``, ``METAL``, or 2 + the index of a texture."""
     colour: Tensor
-    """``(batch, n, 3)``: albedo in [0, 1] (CLEVR's RGB / 255); textures bring their own."""
+    """``(batch, n, 3)``: albedo in [0, 1] (CLEVR's RGB / 255); textures have their own."""
     present: Tensor
     """bool ``(batch, n)``: which rows are objects."""
     camera: Tensor
-    """float64 ``(batch, 3)``: where the camera stands, above the ground."""
+    """float64 ``(batch, 3)``: position of the camera, above the ground."""
     lamps: Tensor
-    """``(batch, 4, 3)``: where the key, fill, back and area lamps hang."""
+    """``(batch, 4, 3)``: positions of the key, fill, back and area lamps."""
     target: Tensor | None = None
     """float64 ``(batch, 3)``: what the camera looks at; the origin if None."""
     ground: Tensor | None = None
     """int64 ``(batch)``: material of the ground, as ``material``; ``RUBBER`` is CLEVR's plain grey.
-    None is the same and says that no object has a texture either."""
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same scenes on another device."""
-        return self._map(lambda x: x.to(device))
-
-    def __getitem__(self, which: slice | Tensor) -> Self:
-        return self._map(lambda x: x[which])
-
-    def __len__(self) -> int:
-        return len(self.position)
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        now = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: None if v is None else change(v) for k, v in now.items()})
+    None is the same, and no object has a texture either."""
 
 
 def yaw_matrix(cos: Tensor, sin: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The colour of rays of which the first surface is known."""
+"""The colour of rays whose first surface is known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ class Rays(NamedTuple):
     scene: Tensor
     """int64 ``(n)``."""
     u: Tensor
-    """``(n)``: place in the image from -1 (left) to 1."""
+    """``(n)``: position in the image from -1 (left) to 1."""
     v: Tensor
-    """``(n)``: place in the image from -1 (top) to 1."""
+    """``(n)``: position in the image from -1 (top) to 1."""
     which: Tensor
-    """``(n)``: 1 + the index of the object it meets; 0 for none."""
+    """``(n)``: 1 + the index of the object it hits; 0 for none."""
     depth: Tensor
-    """``(n)``: how far along the camera's axis; used where it meets an object."""
+    """``(n)``: distance along the camera's axis; used where it hits an object."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Surface(NamedTuple):
 
 
 def prepare(scene: Scene, camera: Camera, lens: Lens, look: Look) -> PreparedScene:
-    """Bring a batch of scenes into the form that `shade` needs."""
+    """Prepare a batch of scenes for `shade`."""
     eye, right, down, forward = (torch.stack(a, dim=-1).float() for a in camera)
     axes = (forward, right * lens.tan_x, down * lens.tan_y)
     return PreparedScene(
@@ -95,12 +95,12 @@ def shade(world: PreparedScene, rays: Rays, fuse: Fuse) -> Tensor:
 
 
 def _to_ground(height: Tensor, falling: Tensor) -> Tensor:
-    """Distance to the ground; far away for rays that do not come down."""
+    """Distance to the ground; far away for rays that do not point down."""
     return (height / (-falling).clamp(min=1e-3)).clamp(max=200.0)
 
 
 def _surface(world: PreparedScene, scene: Tensor, point: Vec, own: Tensor, fuse: Fuse) -> Surface:
-    """What lies at points of the objects (or of the ground, where own is -1)."""
+    """The surface at points of the objects (or of the ground, where own is -1)."""
     n = world.material.shape[1]
     ground = own < 0
     row = (scene[:, None] * n + own).clamp(min=0)
@@ -147,7 +147,7 @@ def _textured(
     kind, size, normals = shape.flatten()[chosen], length.flatten()[chosen], take(normal)
     local = take(at)
     laid = chart(local, normals, kind)
-    # Moved by the object's place: no two objects show the same part of a texture.
+    # Shifted by the object's position: no two objects show the same part of a texture.
     solid, moved = scale(local, size), take(centre)
     solid = _choose(kind < 0, solid, add(solid, moved))
     flat = tuple(
@@ -174,7 +174,7 @@ def _matte(surface: Surface, light: Light, view: Vec, look: Look) -> list[Tensor
     up = 0.5 + 0.5 * surface.normal[2]
     around = light.opened * (look.sky * up + look.bounce * (1 - up))
     ground = surface.own < 0
-    # On the ground this light falls on a surface that shines as CLEVR's.
+    # On the ground this light assumes the albedo of CLEVR's.
     lift = torch.where(ground, light.opened * (look.lift / look.ground[1]), 0.0)
     facing = (1 + dot(view, surface.normal)).clamp(0, 1)
     square = facing * facing
@@ -232,7 +232,7 @@ def _mirror(
 def _spots(
     point: Vec, out: Vec, lamps: Tensor, aim: Tensor, strength: Tensor, radius: Tensor, look: Look
 ) -> list[Tensor]:
-    """The lamps mirrored in metal, blurred a little: red, green, blue."""
+    """Reflections of the lamps in metal, slightly blurred: red, green, blue."""
     total = [torch.zeros_like(point[0])] * 3
     for i in range(lamps.shape[1]):
         to = sub(vec(lamps[:, i][:, None]), point)

@@ -13,7 +13,7 @@ REACH = (1.74, 1.01, 1.42, 1.01)
 _STEPS = 6
 _LOOKS = 8
 
-# Each takes points and a lamp in the object's frame, and gives how far along the way to the lamp
+# Each takes points and a lamp in the object's frame, and returns how far along the way to the lamp
 # (0 to 1) the ray is deepest in the object, or closest to it, and how far outside it is there.
 
 
@@ -70,10 +70,10 @@ _PAST: tuple[Callable[[Vec, Vec], tuple[Tensor, Tensor]], ...] = (
 
 
 def lamp_share(shape: int | Tensor, o: Vec, lamp: Vec, size: Tensor, radius: Tensor) -> Tensor:
-    """The part of a lamp, a disc, that an object leaves free.
+    """The share of a lamp, a disc, that an object does not hide.
 
     Args:
-        shape: Index in ``SHAPES``; of all, or of each.
+        shape: Index in ``SHAPES``, for all points or for each.
         o: Points in the object's frame.
         lamp: The lamp in the object's frame.
         size: The object's half-extent.
@@ -98,7 +98,7 @@ def lamp_share(shape: int | Tensor, o: Vec, lamp: Vec, size: Tensor, radius: Ten
 
 
 def openness(away: Vec, normal: Vec, ball: Tensor) -> Tensor:
-    """The part of the light without direction that a ball leaves, seen from a surface.
+    """The share of the ambient light on a surface that a ball lets through.
 
     Args:
         away: From the points to the ball's centre.

@@ -1,6 +1,6 @@
-"""Rays and the four shapes, in the object's own frame: every shape fits into [-1, 1]^3.
+"""Intersections of rays with the four shapes, in the object's frame, where they fit into [-1, 1]^3.
 
-Visibility is decided in float64 with these functions, on every device alike: they use correctly
+Visibility is decided in float64 with these functions, the same on every device: they use correctly
 rounded operations only (+ - * / sqrt and comparisons).
 """
 
@@ -42,7 +42,7 @@ def hit_cube(o: Tensor, d: Tensor) -> Tensor:
     far = torch.minimum(torch.minimum(leaves[0], leaves[1]), leaves[2])
     back = -d
     t, ok = near, (near <= far) & (near > 0)
-    # A convex function of t: Newton's method from outside never passes the first root.
+    # A convex function of t: Newton's method from outside never overshoots the first root.
     for _ in range(_NEWTON):
         p = _along(o, d, t)
         over = (p.abs() - (1 - ROUNDING)).clamp_(min=0)
@@ -100,7 +100,7 @@ HITS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
 
 
 def normal(p: Vec, shape: Tensor) -> Vec:
-    """The outward normal (of any length) at points of the surfaces, in the object's frame."""
+    """The outward normal (of any length) at points on the surfaces, in the object's frame."""
     x, y, z = p
     over = 1 - ROUNDING
     radius = sqrt(x * x + y * y).clamp(min=1e-6)
@@ -139,23 +139,23 @@ def _total(a: Tensor) -> Tensor:
 
 
 def _slab(o: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """Where a ray enters and leaves the layer [-1, 1] of one coordinate."""
+    """Where a ray enters and leaves the slab [-1, 1] of one coordinate."""
     inverse = 1 / _nonzero(d)
     middle, half = -o * inverse, inverse.abs()
     return middle - half, middle + half
 
 
 def _nonzero(x: Tensor) -> Tensor:
-    """The same, with zeros replaced by something small: a ray along a face stays finite."""
+    """Replace zeros by a small number, so that a ray along a face stays finite."""
     return torch.where(x == 0, 1e-12, x)
 
 
 def _newton(
     t: Tensor, ok: Tensor, value: Tensor, slope: Tensor, radius: float
 ) -> tuple[Tensor, Tensor]:
-    """One step on (squared distance to the core) - radius^2, of which slope is half the rate."""
+    """One Newton step on (squared distance to the core) - radius^2, whose rate is 2 slope."""
     above = value - radius * radius
-    # Outside and not coming nearer: a convex function has no root ahead.
+    # Outside and not getting closer: a convex function has no root ahead.
     ok = ok & ((above < 1e-9) | (slope < 0))
     step = above.clamp(min=0) / (-2 * slope).clamp(min=1e-9)
     return torch.where(ok, t + step, t), ok

@@ -1,4 +1,4 @@
-"""The materials of ClevrTex: a table of colours and numbers over a few patterns."""
+"""The materials of ClevrTex: a table of colours and parameters for a few patterns."""
 
 from functools import cache
 from typing import NamedTuple
@@ -12,23 +12,23 @@ from slotmesh.worlds.render.patterns import PATTERNS, SOLID
 from slotmesh.worlds.render.vec import Vec, add, dot, scale, sub, unit
 
 _STEP = 0.04
-"""Distance over which slopes are taken, in units of the pattern."""
+"""Step of the finite differences for slopes, in units of the pattern."""
 _CHUNK = {"cpu": 2048, "cuda": 1 << 22}
-"""Points of one pattern at once."""
+"""Points of one pattern evaluated at once."""
 
 
 class Texture(NamedTuple):
-    """A material: colours as hexadecimal sRGB, numbers as the pattern's function says."""
+    """A material: colours as hexadecimal sRGB, numbers as the pattern's docstring lists them."""
 
     name: str
     pattern: str
     colours: str
-    """Three, with blanks between."""
+    """Three, separated by spaces."""
     scale: float
-    """Units of the pattern in a unit of the world, on objects; half of it on the ground."""
+    """Units of the pattern per unit of the world, on objects; half of that on the ground."""
     numbers: tuple[float, float, float, float]
     bump: float
-    """How much the slope of the height turns the normal."""
+    """How much the slope of the height tilts the normal."""
     gloss: float = 0.0
     """Strength of the highlight."""
 
@@ -116,12 +116,11 @@ TEXTURES = (
     Texture("blue plaid", "plaid", "e8ecf0 2f5aa0 16284a", 2.4, (0.5, 0.12, 0.4, 0.0), 0.1),
 )
 # fmt: on
-"""ClevrTex's photographs are replaced by these procedural materials; a material of a scene is 2 +
-the index here."""
+"""Procedural materials in place of ClevrTex's photographs; ``Scene.material`` is 2 + the index."""
 
 
 class Textured(NamedTuple):
-    """What a texture makes of a surface."""
+    """The surface that a texture produces."""
 
     colour: Vec
     normal: Vec
@@ -130,14 +129,14 @@ class Textured(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Points on textured surfaces, all in a list ``(n)``; lengths in units of the world."""
+    """A list ``(n)`` of points on textured surfaces; lengths in units of the world."""
 
     solid: Vec
     """In space."""
     flat: tuple[Tensor, Tensor]
     """On the surface."""
     normal: Vec
-    """Of length one, as the directions: in the object's frame."""
+    """Of length one, like the directions; all in the object's frame."""
     along_u: Vec
     along_v: Vec
 
@@ -157,7 +156,7 @@ def apply(texture: Tensor, place: Place, fuse: Fuse) -> Textured:
     noise = _noise(fuse)
     for i, name in enumerate(PATTERNS):
         chosen = (kind == i).nonzero().squeeze(1)
-        # In parts: on a CPU what belongs together stays in its cache, on a GPU in its memory.
+        # In chunks that fit a CPU's cache, or a GPU's memory.
         for some in chosen.split(_CHUNK.get(texture.device.type, 2048)) if len(chosen) else ():
             numbers = tables.numbers[:, texture[some]]
             found[:, some] = _evaluate(name, places[:, some], numbers, noise)
@@ -175,9 +174,9 @@ def apply(texture: Tensor, place: Place, fuse: Fuse) -> Textured:
 def _evaluate(name: str, places: Tensor, numbers: Tensor, noise: Noise) -> Tensor:
     """Amounts of colour, and slopes along the coordinates: ``(5, n)``, of one pattern."""
     zoom, *q = numbers
-    # On the surface away from 0, where the lattice's cells would mirror each other.
+    # On the surface, away from 0, where the cells of the lattice would mirror each other.
     p = places[:3] * zoom if name in SOLID else places[3:] * zoom + 100
-    # The place itself, and a step along each coordinate.
+    # The point itself, and a step along each coordinate.
     moved = tuple(
         torch.stack([x + _STEP if k == i else x for k in range(-1, len(p))])
         for i, x in enumerate(p)
@@ -189,12 +188,12 @@ def _evaluate(name: str, places: Tensor, numbers: Tensor, noise: Noise) -> Tenso
 
 
 def _bumped(place: Place, solid: Tensor, slopes: Vec, bump: Tensor) -> Vec:
-    """The normal, turned by slopes in space or on the surface."""
+    """The normal, tilted by slopes in space or on the surface."""
     inside = sub(slopes, scale(place.normal, dot(slopes, place.normal)))
     laid = add(scale(place.along_u, slopes[0]), scale(place.along_v, slopes[1]))
     x, y, z = (torch.where(solid, a, b) for a, b in zip(inside, laid, strict=True))
     slope = (x, y, z)
-    # Steep joints turn the normal far, but never behind the surface.
+    # Steep joints tilt the normal far, but never behind the surface.
     steep = torch.sqrt(1 + dot(slope, slope) * bump * bump * 0.25)
     return unit(sub(place.normal, scale(slope, bump / steep)))
 
@@ -205,7 +204,7 @@ def _noise(fuse: Fuse) -> Noise:
     fused = fuse(smooth)
 
     def sampled(p: Point) -> Tensor:
-        # One kernel for all patterns: of lists of places in space.
+        # One kernel for all patterns, on lists of points in space.
         x, y, z = p if len(p) == 3 else (*p, torch.zeros_like(p[0]))
         return fused((x.flatten(), y.flatten(), z.flatten())).view_as(x)
 
@@ -215,7 +214,7 @@ def _noise(fuse: Fuse) -> Noise:
 class _Tables(NamedTuple):
     pattern: Tensor
     numbers: Tensor
-    """``(5, textures)``: scale and the pattern's numbers."""
+    """``(5, textures)``: scale and the pattern's parameters."""
     looks: Tensor
     """``(11, textures)``: bump, gloss, and three times red, green, blue."""
 

@@ -1,7 +1,7 @@
-"""Work on several cores of a CPU at once, a part of the batch each.
+"""Use several CPU cores, one part of the batch per thread.
 
-Ray casting is thousands of small operations: threads within each of them wait for each other more
-than they work, threads that take whole scenes do not.
+Ray casting is thousands of small operations: threads within one operation mostly wait for each
+other, threads that take whole scenes do not.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,5 +24,5 @@ def spread(function: Callable[[T], R], parts: Sequence[T], device: torch.device)
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(function, parts))
     finally:
-        # The setting is each thread's own, but threads still to come start with the last one.
+        # The setting is per thread, but new threads inherit the last one.
         torch.set_num_threads(allowed)

@@ -1,4 +1,4 @@
-"""Vectors as tuples of three tensors: every operation is elementwise, its order is written down."""
+"""Vectors as tuples of three tensors, so that operations are elementwise and in a fixed order."""
 
 from torch import Tensor
 
@@ -8,7 +8,7 @@ Vec = tuple[Tensor, Tensor, Tensor]
 
 
 def vec(x: Tensor) -> Vec:
-    """The last dimension of a tensor ``(..., 3)``, taken apart."""
+    """Split the last dimension of a tensor ``(..., 3)``."""
     return x[..., 0], x[..., 1], x[..., 2]
 
 
@@ -42,7 +42,7 @@ def cross(a: Vec, b: Vec) -> Vec:
 
 
 def unit(a: Vec) -> Vec:
-    """A vector of length one; a is not zero."""
+    """Normalise a vector that is not zero."""
     return scale(a, 1 / sqrt(dot(a, a)))
 
 

@@ -1,6 +1,6 @@
-"""Which object each pixel shows: float64 and correctly rounded, the same bits on every device.
+"""Which object each pixel shows: correctly rounded float64, the same bits on every device.
 
-A ray is tested only against objects whose box on the image touches the ray's tile of pixels.
+A ray is tested only against objects whose bounding box in the image touches its tile of pixels.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.worlds.render.camera import Camera, camera_of
+from slotmesh.worlds.render.rays import groups
 from slotmesh.worlds.render.scene import Lens, Scene
 from slotmesh.worlds.render.shapes import HITS
 from slotmesh.worlds.render.threads import spread
@@ -19,11 +20,11 @@ TILE = 8
 """Side of a tile in pixels."""
 _NEAR = 0.05
 _CHUNK = {"cpu": 8, "cuda": 2048}
-"""Scenes at once: on a CPU few enough to stay in its cache."""
+"""Scenes processed at once: on a CPU few enough to stay in its cache."""
 
 
 class Visible(NamedTuple):
-    """What the rays through the pixels' centres meet."""
+    """What the rays through the pixels' centres hit."""
 
     mask: Tensor
     """uint8 ``(batch, H, W)``: 1 + the object's index, 0 for none."""
@@ -33,7 +34,7 @@ class Visible(NamedTuple):
 
 @dataclass(frozen=True)
 class Frames:
-    """The camera as every object sees it: scaled and turned into the object's frame.
+    """The camera in the frame of each object.
 
     The ray ``o + t (f + u r + v d)`` with u, v in [-1, 1] over the image has depth t.
     """
@@ -45,7 +46,7 @@ class Frames:
 
 
 def look_at(scene: Scene, size: tuple[int, int], lens: Lens) -> Visible:
-    """The object at every pixel's centre."""
+    """Find the object at every pixel's centre."""
     step = _CHUNK.get(scene.position.device.type, 16)
     chunks = [scene[i : i + step] for i in range(0, max(len(scene), 1), step)]
     parts = spread(lambda part: _look_at(part, size, lens), chunks, scene.position.device)
@@ -59,7 +60,7 @@ def _look_at(scene: Scene, size: tuple[int, int], lens: Lens) -> Visible:
     frames = frames_of(scene, camera, lens)
     down, across = -(-height // TILE), -(-width // TILE)
     row, low_x, low_y, wide, count = _boxes(scene, camera, lens, size)
-    # By object first: no tile comes twice within an object, so each round writes plainly.
+    # By object first: no tile occurs twice for one object, so each round is a plain write.
     which = torch.repeat_interleave(torch.arange(len(row), device=row.device), count)
     start = count.cumsum(0) - count
     place = torch.arange(len(which), device=row.device) - start[which]
@@ -77,9 +78,8 @@ def _look_at(scene: Scene, size: tuple[int, int], lens: Lens) -> Visible:
     depth = torch.full(whole, torch.inf, dtype=torch.float64, device=row.device)
     mask = torch.zeros_like(depth, dtype=torch.uint8)
     where = ((which // n) * down + tile_y) * across + tile_x
-    ends = torch.bincount(which % n, minlength=n).cumsum(0).tolist()
-    for k, (first, last) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        here, now = where[first:last], t[first:last]
+    for k, rows in groups(which % n, n):
+        here, now = where[rows], t[rows]
         before = depth[here]
         nearer = now < before
         depth[here] = torch.where(nearer, now, before)
@@ -88,7 +88,7 @@ def _look_at(scene: Scene, size: tuple[int, int], lens: Lens) -> Visible:
 
 
 def cast(frames: Frames, which: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """Depth at which rays meet given objects: ``(p)`` objects, ``(p, ...)`` rays each."""
+    """Depth at which rays hit given objects: ``(p)`` objects, ``(p, ...)`` rays each."""
     t = torch.empty(u.shape, dtype=torch.float64, device=u.device)
     kind = frames.shape[which]
     for shape, hit in enumerate(HITS):
@@ -101,7 +101,7 @@ def cast(frames: Frames, which: Tensor, u: Tensor, v: Tensor) -> Tensor:
 
 
 def frames_of(scene: Scene, camera: Camera, lens: Lens) -> Frames:
-    """The camera of each scene as its objects see it."""
+    """The camera of each scene in the frames of its objects."""
     eye, right, down, forward = (_per_object(a) for a in camera)
     axes = (
         sub(eye, vec(scene.position)),
@@ -120,7 +120,7 @@ def _boxes(
     """The tiles that each object's bounding cube touches, by object first, then by scene.
 
     Returns:
-        Row of `Frames`, first tile across and down, tiles a row, tiles in all; each
+        Row of `Frames`, first tile across and down, tiles per row, tiles in total; each
         ``(n * batch)``.
     """
     eye, *axes = (torch.stack(a)[:, None, :, None] for a in camera)
@@ -134,7 +134,7 @@ def _boxes(
     u, v, depth = dot((x, y, z), (parts[0], parts[1], parts[2]))
     flat = depth.clamp(min=_NEAR)
     u, v = u / flat * (1 / lens.tan_x), v / flat * (1 / lens.tan_y)
-    # A cube across the camera's plane may be anywhere on the image.
+    # A cube across the camera's plane may be anywhere in the image.
     crossing = depth.amin(0) < _NEAR
     first, last = [], []
     for at, n in ((u, size[1]), (v, size[0])):
@@ -156,7 +156,7 @@ def _per_object(a: Vec) -> Vec:
 
 
 def untile(x: Tensor, batch: int, size: tuple[int, int]) -> Tensor:
-    """Tiles ``(batch * tiles, TILE, TILE)`` put together and cut to images."""
+    """Assemble tiles ``(batch * tiles, TILE, TILE)`` into images of this size."""
     down, across = -(-size[0] // TILE), -(-size[1] // TILE)
     whole = x.reshape(batch, down, across, TILE, TILE).transpose(2, 3)
     whole = whole.reshape(batch, down * TILE, across * TILE)
@@ -164,9 +164,9 @@ def untile(x: Tensor, batch: int, size: tuple[int, int]) -> Tensor:
 
 
 def tile(x: Tensor) -> Tensor:
-    """Images cut into tiles: ``(batch, H, W)`` to ``(batch, tiles * TILE * TILE)``.
+    """Cut images into tiles: ``(batch, H, W)`` to ``(batch, tiles * TILE * TILE)``.
 
-    Pixels that follow each other then lie close together; the last tiles are filled with zeros.
+    Consecutive pixels then lie close together; the last tiles are padded with zeros.
     """
     height, width = x.shape[1:]
     padded = torch.nn.functional.pad(x, (0, -width % TILE, 0, -height % TILE))

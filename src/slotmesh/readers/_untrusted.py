@@ -1,7 +1,7 @@
-"""The one way in for files that others wrote: regular files alone, and of a bearable size.
+"""Open files that others wrote: regular files only, and of a reasonable size.
 
-A named pipe would be waited for, a device read without end, and a sparse file of terabytes held in
-memory. Every reader opens its files here, so none of them has to think of it.
+A named pipe would block, a device never end, and a sparse file of terabytes fill the memory. Every
+reader opens its files here, so that none of them has to check.
 """
 
 import os
@@ -15,19 +15,19 @@ Place = int | str | None
 """Which record of a file, for errors."""
 
 
-def enter(path: Path, record: Place = None, *, most: int | None = None) -> BinaryIO:
-    """The file, opened for reading.
+def open_file(path: Path, record: Place = None, *, most: int | None = None) -> BinaryIO:
+    """Open a file for reading.
 
     Args:
         path: The file.
         record: Which record it holds, for the error.
-        most: The most bytes it may have; None is any number.
+        most: Largest size in bytes; None is no limit.
 
     Raises:
-        BadRecord: If it is missing, cannot be read, is larger, or is no regular file.
+        BadRecord: If it is missing, unreadable, larger, or not a regular file.
     """
     try:
-        # Opening alone has effects on some devices, so look before; and after, at what was opened.
+        # Opening some devices has side effects, so check before; and after, what was opened.
         _check(os.stat(path).st_mode, path, record)  # noqa: PTH116 (pathlib's hides ValueError)
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         number = os.open(path, flags)
@@ -36,7 +36,7 @@ def enter(path: Path, record: Place = None, *, most: int | None = None) -> Binar
     except OSError as error:
         raise BadRecord(path, record, f"it cannot be read: {error.strerror}") from error
     except ValueError as error:
-        # Zero bytes and lone surrogates, which JSON can hold, are in no name of a file.
+        # JSON can hold zero bytes and lone surrogates, which no file name can.
         raise BadRecord(path, record, f"no file can have this name: {error}") from error
     try:
         opened = os.fstat(number)
@@ -50,9 +50,9 @@ def enter(path: Path, record: Place = None, *, most: int | None = None) -> Binar
     return os.fdopen(number, "rb")
 
 
-def read(path: Path, record: Place = None, *, most: int) -> bytes:
-    """All bytes of a file of at most ``most``."""
-    with enter(path, record, most=most) as file:
+def read_file(path: Path, record: Place = None, *, most: int) -> bytes:
+    """Read a file of at most ``most`` bytes."""
+    with open_file(path, record, most=most) as file:
         try:
             return file.read(most)
         except OSError as error:
