@@ -1,4 +1,4 @@
-"""Foreground adjusted Rand index."""
+"""Adjusted Rand index, of the foreground or of all pixels."""
 
 from typing import Any
 
@@ -40,7 +40,39 @@ def fg_ari(
         tensor(-0.5000, dtype=torch.float64)
     """
     table = contingency("fg_ari", predicted, truth, n_slots=n_slots, n_objects=n_objects)
-    table = table[..., 1:]
+    return _rand_index(table[..., 1:], empty)
+
+
+def ari(predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int) -> Tensor:
+    """Adjusted Rand index of all pixels, the background as one more object.
+
+    Unlike :func:`fg_ari` it falls where the background is split over several slots.
+
+    Args:
+        predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
+        truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
+        n_slots: Number of slots.
+        n_objects: Most objects that an image can have.
+
+    Returns:
+        float64 ``(...)``.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.metrics import ari
+        >>> truth = torch.tensor([[0, 0, 0, 0, 1, 1]])
+        >>> ari(torch.tensor([[2, 2, 2, 2, 0, 0]]), truth, n_slots=3, n_objects=1)
+        tensor(1., dtype=torch.float64)
+        >>> ari(torch.tensor([[2, 2, 1, 1, 0, 0]]), truth, n_slots=3, n_objects=1)
+        tensor(0.4444, dtype=torch.float64)
+    """
+    return _rand_index(
+        contingency("ari", predicted, truth, n_slots=n_slots, n_objects=n_objects), _NAN
+    )
+
+
+def _rand_index(table: Tensor, empty: float) -> Tensor:
+    """The adjusted Rand index of a contingency table ``(..., m, k)``."""
     pixels = table.sum((-2, -1))
     # Ordered pairs of pixels, by whether slot and object agree on them; integers up to here.
     both = table.square().sum((-2, -1)) - pixels
@@ -92,3 +124,26 @@ class ForegroundARI(MeanOverImages):
     def update(self, predicted: Tensor, truth: Tensor) -> None:
         """Add images: integers ``(..., H, W)``."""
         self.add(fg_ari(predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects))
+
+
+class AdjustedRandIndex(MeanOverImages):
+    """Mean of :func:`ari` over the images (or frames) of a dataset.
+
+    Args:
+        n_slots: Number of slots.
+        n_objects: Most objects that an image can have.
+        **kwargs: Arguments of :class:`torchmetrics.Metric`.
+    """
+
+    def __init__(self, n_slots: int, n_objects: int, **kwargs: Any) -> None:
+        super().__init__("ari", **kwargs)
+        self.n_slots = n_slots
+        self.n_objects = n_objects
+
+    def per_image(self, predicted: Tensor, truth: Tensor) -> Tensor:
+        """The value of each image, float64 ``(...)``; the state does not change."""
+        return ari(predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects)
+
+    def update(self, predicted: Tensor, truth: Tensor) -> None:
+        """Add images: integers ``(..., H, W)``."""
+        self.add(self.per_image(predicted, truth))

@@ -1,0 +1,143 @@
+"""What the slots of a model do: the numbers to look at when slots do not bind to objects."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slotmesh.metrics._contingency import contingency
+
+_NEAR = 0.05
+
+
+class SlotUsage(NamedTuple):
+    """How a model uses its slots, per image."""
+
+    n_used: Tensor
+    """int64 ``(...)``: slots that win at least ``least`` of the pixels."""
+    mass: Tensor
+    """float64 ``(..., m)``: mean mask of each slot, its share of the image."""
+    evenness: Tensor
+    """float64 ``(...)``: entropy of the masses over that of equal ones: 0 if one slot has all,
+    1 if all have the same. With one slot it is 0."""
+    duplicates: Tensor
+    """bool ``(..., m, m)``: True where two slots are nearly the same."""
+    attention_entropy: Tensor | None
+    """float64 ``(..., n_iters)``: how undecided inputs are between slots after each iteration, from
+    0 (each input has its slot) to 1 (all slots alike). None without a trace."""
+    n_background: Tensor | None
+    """int64 ``(...)``: slots that win at least ``least`` of the background. None without truth."""
+
+
+def slot_usage(
+    masks: Tensor,
+    *,
+    slots: Tensor | None = None,
+    trace: Tensor | None = None,
+    truth: Tensor | None = None,
+    least: float = 0.01,
+) -> SlotUsage:
+    """Measure how many slots are used, how evenly, how decidedly, and which are duplicates.
+
+    Args:
+        masks: ``(..., m, H, W)``, how much of each pixel a slot has; non-negative, 1 per pixel.
+        slots: ``(..., m, d)``. Two slots count as duplicates where their distance is below 5 % of
+            their mean norm; without ``slots``, where their masks' is.
+        trace: ``(..., n_iters, m, n)``, the attention of every iteration (``trace=True`` of a
+            model).
+        truth: Integers ``(..., H, W)``, 0 the background, for ``n_background``.
+        least: Share of the pixels from which on a slot counts as used.
+
+    Raises:
+        ValueError: If shapes do not fit together or masks are not masks.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.metrics import slot_usage
+        >>> masks = torch.zeros(3, 4, 4)
+        >>> masks[0, :2], masks[1, 2:] = 1.0, 1.0  # the third slot has nothing
+        >>> found = slot_usage(masks)
+        >>> found.n_used.item(), found.mass.tolist(), round(found.evenness.item(), 3)
+        (2, [0.5, 0.5, 0.0], 0.631)
+    """
+    _check(masks, slots, trace, truth, least)
+    m = masks.shape[-3]
+    winner = masks.argmax(-3)
+    share = _share(winner, m)
+    mass = masks.double().mean((-2, -1))
+    weights = mass / mass.sum(-1, keepdim=True).clamp_min(1e-300)
+    return SlotUsage(
+        n_used=(share >= least).sum(-1),
+        mass=mass,
+        evenness=_entropy(weights, -1, m),
+        duplicates=_duplicates(masks.flatten(-2) if slots is None else slots),
+        attention_entropy=None if trace is None else _undecided(trace),
+        n_background=None if truth is None else _background(winner, truth, m, least),
+    )
+
+
+def _share(winner: Tensor, m: int) -> Tensor:
+    """Part of the pixels that each slot wins, float64 ``(..., m)``."""
+    flat = winner.flatten(-2)
+    counts = flat.new_zeros(*flat.shape[:-1], m).scatter_add(-1, flat, torch.ones_like(flat))
+    return counts.double() / flat.shape[-1]
+
+
+def _entropy(p: Tensor, dim: int, m: int) -> Tensor:
+    return torch.special.entr(p).sum(dim) / math.log(m) if m > 1 else p.sum(dim) * 0.0
+
+
+def _undecided(trace: Tensor) -> Tensor:
+    """Mean over inputs, weighted by what they give, of the entropy over slots."""
+    given = trace.double().clamp_min(0)
+    total = given.sum(-2)
+    p = given / total.unsqueeze(-2).clamp_min(1e-300)
+    mean = (_entropy(p, -2, trace.shape[-2]) * total).sum(-1) / total.sum(-1).clamp_min(1e-300)
+    # Rounding can leave it a little above.
+    return mean.clamp_max(1.0)
+
+
+def _duplicates(vectors: Tensor) -> Tensor:
+    x = vectors.double()
+    norm = x.norm(dim=-1)
+    distance = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
+    near = distance <= _NEAR * 0.5 * (norm.unsqueeze(-1) + norm.unsqueeze(-2))
+    return near & ~torch.eye(x.shape[-2], dtype=torch.bool, device=x.device)
+
+
+def _background(winner: Tensor, truth: Tensor, m: int, least: float) -> Tensor:
+    behind = (truth != 0).long()
+    table = contingency("slot_usage", winner, behind, n_slots=m, n_objects=1)[..., 0].double()
+    share = table / table.sum(-1, keepdim=True).clamp_min(1)
+    return (share >= least).sum(-1)
+
+
+def _check(
+    masks: Tensor, slots: Tensor | None, trace: Tensor | None, truth: Tensor | None, least: float
+) -> None:
+    if masks.ndim < 3 or not masks.is_floating_point():
+        raise ValueError(
+            f"slot_usage: masks has shape {tuple(masks.shape)} and dtype {masks.dtype}, expected "
+            "floating point (..., m, H, W). Pass the masks of a model's output."
+        )
+    if not 0 < least < 1:
+        raise ValueError(f"slot_usage: least is {least}, expected a share between 0 and 1.")
+    batch, m = tuple(masks.shape[:-3]), masks.shape[-3]
+    for name, value, shape in (
+        ("slots", slots, (*batch, m, "d")),
+        ("trace", trace, (*batch, "n_iters", m, "n")),
+        ("truth", truth, (*batch, *masks.shape[-2:])),
+    ):
+        if value is None:
+            continue
+        fits = value.ndim == len(shape) and all(
+            isinstance(want, str) or got == want
+            for got, want in zip(value.shape, shape, strict=True)
+        )
+        if not fits:
+            expected = f"({', '.join(map(str, shape))})"
+            raise ValueError(
+                f"slot_usage: {name} has shape {tuple(value.shape)}, expected {expected} to go "
+                f"with masks of shape {tuple(masks.shape)}."
+            )
