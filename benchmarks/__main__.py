@@ -2,9 +2,11 @@
 
 import sys
 
+import tyro
+
 from benchmarks import Bench, run_bench
-from slotmesh.cli import run_command
+from slotmesh.cli import one_line_errors
 
 if __name__ == "__main__":
-    about = "Time operations and training steps; only what passes a correctness check is timed."
-    run_command(lambda: Bench, run_bench, sys.argv[1:], "benchmarks", about)
+    with one_line_errors("benchmarks"):
+        run_bench(tyro.cli(Bench, prog="benchmarks", args=sys.argv[1:]))

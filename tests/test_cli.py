@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slotmesh import __version__
-from slotmesh.cli import main
+from slotmesh.cli import COMMANDS, main
 
 
 def run(*args: str) -> int:
@@ -29,9 +29,26 @@ def test_the_module_is_the_command() -> None:
     assert found.stdout.strip() == f"slotmesh {__version__}"
 
 
+def test_help_and_version_import_nothing_heavy() -> None:
+    """They take a tenth of a second where torch takes seconds."""
+    code = "import sys; from slotmesh.cli import COMMANDS, main; main(sys.argv[1:]); "
+    code += "assert not {'torch', 'tyro', 'rich', 'numpy'} & set(sys.modules), sorted(sys.modules)"
+    for word in ("--help", "--version"):
+        subprocess.run([sys.executable, "-c", code, word], check=True, capture_output=True)
+
+
+def test_a_misspelled_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("trian") == 2
+    assert "Did you mean train?" in capsys.readouterr().err
+    assert run("data", "previeu") == 2
+    assert "Did you mean preview?" in capsys.readouterr().err
+
+
 def test_help_names_every_command_and_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
-    assert "demo" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert all(word in text for word in (*COMMANDS, "--version"))
+    assert max(map(len, text.splitlines())) <= 80
     assert run("demo", "--help") == 0
     text = capsys.readouterr().out
     for flag in ("--out", "--steps", "--seed"):

@@ -1,122 +1,196 @@
-"""The command line: ``slotmesh COMMAND``."""
+"""The command line: ``slotmesh COMMAND``.
 
+Nothing heavy is imported before the command is known.
+"""
+
+import difflib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, NamedTuple, NoReturn, Union
 
-import tyro
-from rich.console import Console
-from rich.markup import escape
-
-from slotmesh import __version__, data
-from slotmesh.demo import Demo, run_demo
-from slotmesh.training.evaluate import Evaluate, run_evaluate
-from slotmesh.training.export import ExportModel, run_export_model
-from slotmesh.training.report import Report, run_report
-from slotmesh.training.tasks import TASKS, preset
-from slotmesh.training.train import run_train
+from slotmesh import __version__
 
 Command = tuple[type, Callable[[Any], object]]
 """Settings (a dataclass, whose docstrings are the help text), and what runs them."""
 
-COMMANDS: dict[str, Command] = {
-    "demo": (Demo, run_demo),
-    "evaluate": (Evaluate, run_evaluate),
-    "report": (Report, run_report),
-    "export": (ExportModel, run_export_model),
+
+class Entry(NamedTuple):
+    """Where a command is found when it is asked for."""
+
+    module: str
+    settings: str
+    """A dataclass in the module, or a dict of commands by their second word."""
+    run: str
+    about: str
+
+    def load(self) -> Any:
+        """Import the command, or the group of commands."""
+        module = import_module(self.module)
+        found = getattr(module, self.settings)
+        return found if isinstance(found, dict) else (found, getattr(module, self.run))
+
+
+COMMANDS = {
+    "demo": Entry("slotmesh.demo", "Demo", "run_demo", "See MESH break a tie and find objects."),
+    "train": Entry(
+        "slotmesh.training.tasks", "TASKS", "", "Train a model on a task, or resume a run."
+    ),
+    "evaluate": Entry(
+        "slotmesh.training.evaluate", "Evaluate", "run_evaluate", "Measure a trained model."
+    ),
+    "report": Entry("slotmesh.training.report", "Report", "run_report", "Write a page about runs."),
+    "export": Entry(
+        "slotmesh.training.export",
+        "ExportModel",
+        "run_export_model",
+        "Write a trained model for from_pretrained.",
+    ),
+    "data": Entry(
+        "slotmesh.data", "COMMANDS", "", "Look at worlds and datasets, and write them to files."
+    ),
 }
-
-
-def groups() -> dict[str, tuple[str, dict[str, Command]]]:
-    """Commands of two words; tasks may have been registered since this was imported."""
-    tasks: dict[str, Command] = {
-        name: (task.settings_type, run_train) for name, task in TASKS.items()
-    }
-    return {
-        "train": ("Train a model on a task, or resume a run that stopped.", tasks),
-        "data": ("Look at worlds and datasets, and write them to files.", data.COMMANDS),
-    }
+"""All commands, in the order of the help."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command; a mistake of the caller's ends in one line and exit code 1."""
+    """Run a command; a mistake of the caller's ends in one line and exit code 1 or 2."""
     words = list(sys.argv[1:] if args is None else args)
-    if words == ["--version"]:
-        Console().print(f"slotmesh {__version__}", highlight=False)
-        return
-    # Packages that register transports, worlds and tasks of their own.
-    for plugin in entry_points(group="slotmesh.plugins"):
-        plugin.load()
-    about = "Slot attention whose cross-attention is optimal transport."
-    run_command(
-        lambda: _all_settings(words), lambda s: _runner(type(s))(s), words, "slotmesh", about
-    )
+    if words and words[0] in ("-h", "--help"):
+        _say(_help())
+    elif words == ["--version"]:
+        _say(f"slotmesh {__version__}")
+    elif not words:
+        _say(_help(), error=True)
+        sys.exit(2)
+    elif words[0] not in COMMANDS:
+        _unknown("slotmesh", words[0], COMMANDS)
+    else:
+        with one_line_errors("slotmesh"):
+            _dispatch(words)
 
 
-def run_command(
-    settings: Callable[[], Any],
-    run: Callable[[Any], object],
-    words: Sequence[str],
-    prog: str,
-    about: str,
-) -> None:
-    """Parse the words of a command line and run the command that they name.
-
-    Args:
-        settings: Returns the type that the words are parsed into, such as :func:`choices`.
-        run: Called with the parsed settings.
-        words: The arguments.
-        prog: The name of the program.
-        about: The first line of its help.
-    """
-    errors = Console(stderr=True, highlight=False)
+@contextmanager
+def one_line_errors(prog: str) -> Iterator[None]:
+    """End the process with one line where a command fails for a reason that it names."""
     try:
-        parsed: Any = tyro.cli(settings(), prog=prog, description=about, args=words)
-        run(parsed)
+        yield
     except (ValueError, OSError) as error:
+        from rich.console import Console
+        from rich.markup import escape
+
+        errors = Console(stderr=True, highlight=False)
         errors.print(f"[red]{prog}:[/red] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        errors.print(f"{prog}: interrupted")
+        _say(f"{prog}: interrupted", error=True)
         sys.exit(130)
 
 
-def _runner(kind: type) -> Callable[[Any], object]:
-    more = [command for _, group in groups().values() for command in group.values()]
-    return dict([*COMMANDS.values(), *more])[kind]
+def run_one_of(
+    commands: Mapping[str, Command], words: Sequence[str], prog: str, about: str
+) -> None:
+    """Run one of several commands, by the first word.
+
+    Args:
+        commands: By name.
+        words: The arguments, from the command's name on.
+        prog: The words before them, for the help.
+        about: What the commands do, for the help.
+    """
+    import tyro
+
+    if words and words[0] in commands:
+        kind, run = commands[words[0]]
+        run(tyro.cli(kind, prog=f"{prog} {words[0]}", args=words[1:]))
+    elif words and not words[0].startswith("-"):
+        _unknown(prog, words[0], commands)
+    else:
+        subcommands = tuple(
+            Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]
+            for name, (kind, _) in commands.items()
+        )
+        tyro.cli(Union[subcommands], prog=prog, description=about, args=words)  # noqa: UP007
 
 
-def choices(commands: dict[str, Command]) -> Any:
-    """One type for tyro: a choice of commands by their names."""
-    return Union[tuple(_choice(name, kind) for name, (kind, _) in commands.items())]  # noqa: UP007
+def _dispatch(words: list[str]) -> None:
+    import tyro
+
+    # Packages that register transports, worlds and tasks of their own.
+    for plugin in entry_points(group="slotmesh.plugins"):
+        plugin.load()
+    entry = COMMANDS[words[0]]
+    prog = f"slotmesh {words[0]}"
+    if words[0] == "train":
+        _train(words[1:], prog, entry.about)
+    elif entry.run:
+        kind, run = entry.load()
+        run(tyro.cli(kind, prog=prog, args=words[1:]))
+    else:
+        run_one_of(entry.load(), words[1:], prog, entry.about)
 
 
-def _all_settings(words: Sequence[str]) -> Any:
-    """One type for tyro: a choice of commands and of groups of commands."""
-    found = [_choice(name, kind) for name, (kind, _) in COMMANDS.items()]
-    for name, (description, commands) in groups().items():
-        group = [
-            _choice(task, kind, _start(task, words) if name == "train" else None)
-            for task, (kind, _) in commands.items()
+def _train(words: list[str], prog: str, about: str) -> None:
+    import tyro
+
+    from slotmesh.training.tasks import TASKS, preset
+    from slotmesh.training.train import run_train
+
+    if not words or words[0] not in TASKS:
+        commands = {name: (task.settings_type, run_train) for name, task in TASKS.items()}
+        return run_one_of(commands, words, prog, about)
+    task, rest = words[0], words[1:]
+    # The variant and the preset decide all other defaults.
+    given = {name: _value(rest, f"--{name}") for name in ("variant", "preset")}
+    start = preset(task, **{name: value for name, value in given.items() if value is not None})
+    _check_flags(start, rest)
+    run_train(tyro.cli(type(start), default=start, prog=f"{prog} {task}", args=rest))
+    return None
+
+
+def _check_flags(start: Any, words: Sequence[str]) -> None:
+    """Say in one line that a variant does not have a setting which another has."""
+    from slotmesh.training.variants import VARIANTS
+
+    for word in words:
+        part, _, name = word.partition("=")[0].removeprefix("--").partition(".")
+        mine = getattr(start, part, None) if part in ("transport", "transition") else None
+        field = name.replace("-", "_")
+        if mine is None or not name or field in vars(mine):
+            continue
+        others = [
+            variant.name
+            for variant in VARIANTS.values()
+            if field in getattr(getattr(variant, part), "__dataclass_fields__", {})
         ]
-        word = tyro.conf.subcommand(name, description=description)
-        found.append(Annotated[Union[tuple(group)], word])  # noqa: UP007
-    return Union[tuple(found)]  # noqa: UP007
+        if others:
+            raise ValueError(
+                f"--{part}.{name}: {start.variant} has no {name}. {' and '.join(others)} "
+                f"ha{'s' if len(others) == 1 else 've'} it: pass --variant {others[-1]}, or leave "
+                "it out."
+            )
 
 
-def _choice(name: str, kind: type, start: Any = None) -> Any:
-    if start is None:
-        return Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]
-    return Annotated[kind, tyro.conf.subcommand(name, default=start, prefix_name=False)]
+def _unknown(prog: str, word: str, known: Iterable[str]) -> NoReturn:
+    near = difflib.get_close_matches(word, list(known), 1)
+    hint = f"Did you mean {near[0]}?" if near else f"Expected one of {', '.join(known)}."
+    _say(f"{prog}: there is no {word!r}. {hint} See {prog} --help.", error=True)
+    sys.exit(2)
 
 
-def _start(task: str, words: Sequence[str]) -> Any:
-    """Where the settings of a task start: its variant and preset decide all defaults."""
-    if list(words[:2]) != ["train", task]:
-        return preset(task)
-    given = {name: _value(words, f"--{name}") for name in ("variant", "preset")}
-    return preset(task, **{name: value for name, value in given.items() if value is not None})
+def _help() -> str:
+    lines = ["usage: slotmesh [-h] [--version] COMMAND ...", ""]
+    lines += ["Slot attention whose cross-attention is optimal transport.", "", "commands:"]
+    lines += [f"  {name:<10}{entry.about}" for name, entry in COMMANDS.items()]
+    lines += ["", "options:", "  -h, --help  show this help; after a command, that of the command"]
+    lines += ["  --version   show the version"]
+    return "\n".join(lines)
+
+
+def _say(text: str, *, error: bool = False) -> None:
+    (sys.stderr if error else sys.stdout).write(text + "\n")
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:
