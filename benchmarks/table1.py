@@ -8,7 +8,7 @@ import torch
 from benchmarks.gate import noted, passed, relative
 from benchmarks.measure import Hear, Row, measure, nobody
 from benchmarks.timing import time_together
-from paper.replicas import Together
+from paper.replicas import ReplicaTrainer
 from slotmesh.training.stream import Order
 from slotmesh.training.tasks import experiment, preset
 
@@ -70,7 +70,7 @@ class PreparedRuns:
         ]
         data = runs[0].settings.data
         self.steps = runs[0].settings.steps
-        self.together = Together(runs, device=device)
+        self.together = ReplicaTrainer(runs, device=device)
         self.together.advance(self.block)
         errors = {"loss": relative(self.together.losses()[0], self._alone())}
         self.row = case.row() | {

@@ -7,9 +7,9 @@ from slotmesh.cli import choices, run_command
 
 
 def main(words: list[str]) -> None:
-    """Run one of the commands; a mistake of the caller's ends in one line and exit code 1."""
+    """Run a command; a mistake in its arguments ends in one line and exit code 1."""
     about = "Measure the paper's tables, draw its figures and write RESULTS.md."
-    run_command(lambda: choices(COMMANDS), list(COMMANDS.values()), words, "paper", about)
+    run_command(lambda: choices(COMMANDS), list(COMMANDS.values()), words, "python -m paper", about)
 
 
 if __name__ == "__main__":
