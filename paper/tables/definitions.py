@@ -84,7 +84,7 @@ TABLES = (
     TrainedTable(
         "table2-appendix",
         "Table 2, appendix",
-        "CLEVR properties without implicit gradients (Table 2 of the appendix)",
+        "CLEVR properties without implicit gradients (Table 2, appendix)",
         val_every=2_730,
     ),
     TrainedTable(

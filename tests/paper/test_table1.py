@@ -375,7 +375,10 @@ def test_the_module_runs_the_command_too(
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
-def test_help_fits_80_columns(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_fits_80_columns(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as end:
         __main__.main([*words, "--help"])
     assert end.value.code == 0
