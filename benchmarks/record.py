@@ -9,7 +9,8 @@ import torch
 
 from benchmarks.measure import Measurement, named
 from slotmesh._files import write_whole
-from slotmesh.environment import device_name, environment, slug
+from slotmesh.data.bench import _slug as slug
+from slotmesh.environment import device_name, environment
 
 SECTIONS = ("ops", "steps", "table1")
 FOLDER = Path("benchmarks/results")
@@ -24,7 +25,7 @@ def versions(device: torch.device) -> dict[str, Any]:
     """Return what a section depends on besides device and torch, which name the file."""
     found = environment(device)
     packages = ("cuda", "triton", "python", "slotmesh")
-    return {"threads": torch.get_num_threads(), **{name: found[name] for name in packages}}
+    return {"threads": torch.get_num_threads(), **{name: found.get(name) for name in packages}}
 
 
 def current_command(recorded: str) -> str:

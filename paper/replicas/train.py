@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from paper.recorded import by_flag, difference
 from paper.replicas.trainer import ReplicaTrainer
+from slotmesh._files import write_whole
 from slotmesh.training.checkpoint import load_checkpoint, packed
 from slotmesh.training.lock import Lock
 from slotmesh.training.settings import at_least, flag, plain
@@ -114,10 +115,8 @@ def _train(
 
 def save(path: Path, trainer: ReplicaTrainer) -> None:
     """Write a checkpoint; the previous one stays until the new one is complete."""
-    from slotmesh.training.keeper import replace_file
-
     settings = [json.dumps(plain(made.settings)) for made in trainer.experiments]
-    replace_file(path, packed(trainer.state_dict() | {"settings": settings}))
+    write_whole(path, packed(trainer.state_dict() | {"settings": settings}))
 
 
 def load(path: Path, trainer: ReplicaTrainer) -> None:

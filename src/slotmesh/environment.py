@@ -1,54 +1,58 @@
-"""What a measurement was made with: the device and the versions of the software."""
+"""Describe the software and the machine that a result was made with."""
 
-import importlib.metadata
+import importlib.util
 import platform
 import re
+import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import slotmesh
 
 
-def environment(device: torch.device | str = "cpu") -> dict[str, str | None]:
-    """Describe the device and the versions that a measurement depends on.
+def environment(device: torch.device | None = None) -> dict[str, Any]:
+    """Versions of the packages, and the machine.
 
     Args:
-        device: The device that computes.
-
-    Returns:
-        The name of the ``device``, the versions of ``slotmesh``, ``torch`` and ``python`` and, on
-        a CUDA device, of ``cuda`` and ``triton`` (None elsewhere).
+        device: Where the result was computed, whose name is added; the default GPU, if there is
+            one, is named otherwise.
 
     Example:
         >>> import torch
         >>> from slotmesh.environment import environment
-        >>> found = environment("cpu")
-        >>> list(found)
-        ['device', 'slotmesh', 'torch', 'python', 'cuda', 'triton']
-        >>> found["torch"] == torch.__version__, found["cuda"]
-        (True, None)
-    """
-    cuda = torch.device(device).type == "cuda"
-    return {
-        "device": device_name(device),
-        "slotmesh": slotmesh.__version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "cuda": torch.version.cuda if cuda else None,
-        "triton": _version("triton") if cuda else None,
-    }
-
-
-def device_name(device: torch.device | str = "cpu") -> str:
-    """Return the name of a GPU, or that of the CPU as the operating system reports it.
-
-    Example:
-        >>> from slotmesh.environment import device_name
-        >>> len(device_name("cpu")) > 0
+        >>> environment(torch.device("cpu"))["torch"] == torch.__version__
         True
     """
-    if torch.device(device).type == "cuda":
+    import lightning
+    import numpy as np
+
+    found: dict[str, Any] = {} if device is None else {"device": device_name(device)}
+    found |= {
+        "slotmesh": slotmesh.__version__,
+        "torch": torch.__version__,
+        "lightning": lightning.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+    if device is None and torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    if "gpu" in found or (device is not None and device.type == "cuda"):
+        found |= {"cuda": torch.version.cuda, "triton": _triton_version()}
+    return found
+
+
+def command_line() -> str:
+    """The command that runs, as it can be typed again."""
+    return shlex.join(["slotmesh", *sys.argv[1:]])
+
+
+def device_name(device: torch.device) -> str:
+    """Name of the GPU, or of the CPU as the system reports it."""
+    if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -58,19 +62,9 @@ def device_name(device: torch.device | str = "cpu") -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
-def slug(name: str) -> str:
-    """Turn the name of a device into a part of a file name.
-
-    Example:
-        >>> from slotmesh.environment import slug
-        >>> slug("Intel(R) Xeon(R) Processor")
-        'intel-r-xeon-r-processor'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+def _triton_version() -> str | None:
+    if importlib.util.find_spec("triton") is None:
         return None
+    import triton
+
+    return triton.__version__

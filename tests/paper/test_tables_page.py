@@ -206,23 +206,31 @@ def test_committed_weights_are_those_of_the_results(table: Any) -> None:
 
 
 def test_readme_says_what_was_measured() -> None:
-    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    """Both metrics of both variants, the paper's beside them, and what a blind model reaches."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
 
-    def numbers(table: str, metric: str, digits: int) -> tuple[str, ...]:
-        """Ours of SA-MESH and SA, then the paper's, in percent."""
-        found = records_in(RESULTS / table.lower().replace(" ", ""), ("SA", "SA-MESH"))
-        ours, papers = [], []
-        for variant in ("SA-MESH", "SA"):
-            [mean] = mean_cells(found[variant], [metric])
-            ours.append(f"{float(mean.split()[0]):.{digits}f}")
-            [row] = [r for r in ROWS if (r.table, r.variant) == (table, variant)]
-            papers.append(f"{100 * row.results[metric][0]:.{digits}f}")
-        return *ours, *papers
+    def cells(table: str, variant: str, metrics: tuple[str, ...]) -> list[str]:
+        folder = RESULTS / table.lower().replace(" ", "")
+        ours = mean_cells(records_in(folder, (variant,))[variant], list(metrics))
+        [paper] = [r for r in ROWS if (r.table, r.variant) == (table, variant)]
+        values = [f"{100 * paper.results[metric][0]:.1f}" for metric in metrics]
+        return [cell for pair in zip(ours, values, strict=True) for cell in pair]
 
-    a, b, c, d = numbers("Table 3", "fg_miou", 0)
-    assert f"with an FG-mIoU of {a} %, those of SA with {b} % (paper: {c} and {d})" in said
-    a, b, c, d = numbers("Table 2", "ap_inf", 1)
-    assert f"average precision of {a} %, SA with {b} % (paper: {c} and {d})" in said
-    real = json.loads((RESULTS / "real-clevr" / "SA-MESH.json").read_text())
-    ap = f"{100 * real['metrics']['ap_inf']:.1f}"
-    assert f"on {real['n']} real CLEVR images it is {ap} %" in said
+    discovery, properties = page.split("**Objects in images**")[1].split(
+        "**Properties of objects**"
+    )
+    for variant in ("SA", "SA-MESH"):
+        found = cells("Table 3", variant, ("fg_ari", "fg_miou"))
+        assert row(discovery, variant) == found
+        real = json.loads((RESULTS / "real-clevr" / f"{variant}.json").read_text())
+        found = cells("Table 2", variant, ("ap_inf", "ap_0.125"))
+        assert row(properties, variant) == [*found, f"{100 * real['metrics']['ap_inf']:.1f}"]
+        assert f"on {real['n']} real images" in properties
+    [one] = records_in(RESULTS / "table3", ("SA",))["SA"]
+    assert one.test is not None
+    blind = [f"{100 * one.test.blind['metrics'][name]:.1f}" for name in ("fg_ari", "fg_miou")]
+    assert row(discovery, "a fixed grid that ignores the image") == [blind[0], "", blind[1], ""]
+    assert f"{one.steps:,} training steps" in " ".join(discovery.split())
+    reused = records_in(RESULTS / "table3", ("SA-MESH-reuse",))
+    said = "The authors' gradient has not been trained here." in " ".join(page.split())
+    assert said == (not reused)

@@ -1,6 +1,8 @@
 """``slotmesh data bench``: how many images a second a world makes on this machine."""
 
 import json
+import platform
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+import slotmesh
 from slotmesh._files import write_whole
 from slotmesh.data._source import (
     WorldName,
@@ -18,7 +21,7 @@ from slotmesh.data._source import (
     open_world,
     settings_of,
 )
-from slotmesh.environment import environment, slug
+from slotmesh.environment import device_name
 from slotmesh.worlds import RandomObjects, Sample, VectorSample, World
 
 
@@ -61,7 +64,7 @@ def run_bench(bench: Bench, console: Console | None = None) -> Path:
     finally:
         torch.set_num_threads(threads)
     torch_name = result["torch"].replace("+", "-")
-    path = bench.out / f"{bench.world}_{slug(result['device'])}_torch-{torch_name}.json"
+    path = bench.out / f"{bench.world}_{_slug(result['device'])}_torch-{torch_name}.json"
     write_whole(path, json.dumps(result, indent=2) + "\n")
     console.print(
         f"{bench.world} on {result['device']}: [bold]{result['images_per_second']:,.0f}[/bold] "
@@ -110,7 +113,6 @@ def _measure(world: World | RandomObjects, bench: Bench) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     samples = (done - 2) * batch
     cuda = world.device.type == "cuda"
-    found = environment(world.device)
     return {
         "world": bench.world,
         "settings": settings_of(world),
@@ -118,13 +120,13 @@ def _measure(world: World | RandomObjects, bench: Bench) -> dict[str, Any]:
         "samples_per_second": samples / seconds,
         "images_per_second": samples * frames / seconds,
         "seconds": seconds,
-        "device": found["device"],
+        "device": device_name(world.device),
         "threads": torch.get_num_threads(),
         "peak_memory_mb": torch.cuda.max_memory_allocated(world.device) / 1e6 if cuda else None,
-        "torch": found["torch"],
-        "cuda": found["cuda"],
-        "python": found["python"],
-        "slotmesh": found["slotmesh"],
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if cuda else None,
+        "python": platform.python_version(),
+        "slotmesh": slotmesh.__version__,
         "command": _command(bench, world.device.type),
     }
 
@@ -137,3 +139,7 @@ def _command(bench: Bench, device: str) -> str:
     if bench.threads is not None:
         words += f" --threads {bench.threads}"
     return words
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
