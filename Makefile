@@ -1,4 +1,4 @@
-# Everything goes through .venv, which `make setup` makes once and again only when its inputs change.
+# Every target uses .venv, which `make setup` creates and updates when its inputs change.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -8,7 +8,7 @@ READY := .venv/.ready
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(READY) ## Create .venv with slotmesh installed at pinned versions
+setup: $(READY) ## Create .venv with slotmesh and pinned dependencies
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slotmesh needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -27,7 +27,7 @@ test: $(READY) ## Run the tests
 coverage: $(READY) ## Run the tests and require the coverage of ops and nn
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov --cov-report=term
 
-soak: $(READY) ## Run the tests as other machines would, and long campaigns (two hours; ONLY="plain avx2-1" SEED=7)
+soak: $(READY) ## Run the tests as other machines would, then long fault campaigns (two hours; ONLY="plain avx2-1" SEED=7)
 	@$(BIN)/python tests/soak.py --only "$(ONLY)" $(if $(SEED),--seed $(SEED))
 
 check: $(READY) ## Lint and type-check
@@ -35,7 +35,7 @@ check: $(READY) ## Lint and type-check
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-format: $(READY) ## Format and fix what can be fixed
+format: $(READY) ## Format, and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

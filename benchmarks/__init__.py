@@ -1,8 +1,9 @@
-"""Timing of operations and training steps; only results that pass a correctness check are timed.
+"""Time operations and training steps; only results that pass a correctness check are timed.
 
-Importable from a clone of the repository: ``python -m benchmarks ops --device cpu``.
+Run it from the root of a clone: ``python -m benchmarks ops --device cpu``. The code is here, the
+measurements are in ``results/``, and ``docs/speed.md`` shows them.
 """
 
-from benchmarks.command import Bench, run_bench
+from benchmarks.command import Benchmark, run_benchmark
 
-__all__ = ["Bench", "run_bench"]
+__all__ = ["Benchmark", "run_benchmark"]

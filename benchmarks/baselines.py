@@ -1,4 +1,4 @@
-"""What slotmesh's MESH is held against: autograd inside, and plain torch compiled."""
+"""Baselines for MESH: the inner gradient by autograd, and the pure-torch path compiled."""
 
 import math
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from slotmesh.ops import mesh
 def eager_mesh(
     cost: Tensor, noise: Tensor, *, lr: float = 5.0, n_steps: int = 4, n_iters: int = 5
 ) -> Tensor:
-    """MESH as one would write it down: the inner gradient is autograd's.
+    """Compute MESH the straightforward way, with autograd for the inner gradient.
 
-    In the log domain, batched, each Sinkhorn started from the potentials of the one before, the
-    changes of the cost constants for the outer gradient. Marginals are one unit a slot, spread
-    evenly over inputs.
+    It works in the log domain on batches. Each Sinkhorn starts from the potentials of the previous
+    one, and the updates of the cost are constants for the outer gradient. Each slot has mass 1, and
+    inputs share the total mass equally.
 
     Args:
         cost: ``(batch, m, n)``.
         noise: ``(batch, m, n)``, added to the cost.
         lr: The paper's lambda.
-        n_steps: MESH steps.
-        n_iters: Sinkhorn iterations in each step, and for the plan at the end.
+        n_steps: Number of MESH steps.
+        n_iters: Sinkhorn iterations per step, and for the final plan.
 
     Returns:
         The plan ``(batch, m, n)``.
@@ -50,8 +50,8 @@ def eager_mesh(
 
 
 def compiled_mesh() -> Callable[[Tensor, Tensor], Tensor]:
-    """The plan of cost and noise by the pure-torch path of :func:`slotmesh.mesh`, compiled."""
-    # A new function each time: all would share one cache, which is full after a few shapes.
+    """Return the pure-torch path of :func:`slotmesh.mesh` compiled: a plan from cost and noise."""
+    # A new function each time: one function would share a cache that is full after a few shapes.
     return torch.compile(
         lambda cost, noise: mesh(cost, noise=noise, backend="torch").plan,
         fullgraph=True,
@@ -60,7 +60,7 @@ def compiled_mesh() -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _sinkhorn(cost: Tensor, u: Tensor, n_iters: int) -> tuple[Tensor, Tensor]:
-    """Logarithm of the plan, and the slots' potentials."""
+    """Return the logarithm of the plan, and the potentials of the slots."""
     m, n = cost.shape[-2:]
     log_b = math.log(m / n)
     v = torch.zeros_like(cost[..., 0, :])

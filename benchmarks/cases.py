@@ -1,4 +1,4 @@
-"""Which operations are measured, and at which sizes."""
+"""The operations that are measured, and their sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ BaselineName = Literal["eager", "compiled", "pot", "scipy"]
 
 
 @dataclass(frozen=True)
-class Case:
+class OpCase:
     """One operation at one size."""
 
     op: OpName
     batch: int
     n: int
-    """Inputs."""
+    """Number of inputs."""
     m: int
-    """Slots."""
+    """Number of slots."""
     baselines: tuple[BaselineName, ...] = ()
-    """What it is timed against."""
+    """Baselines it is compared with."""
 
     def row(self) -> dict[str, Any]:
-        """What it is about, as results hold it."""
+        """Return the part of the measurement that identifies the case."""
         return {"name": self.op, "batch": self.batch, "n": self.n, "m": self.m}
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Cases of one group are prepared one after another: they may share a compilation."""
+        """Cases of the same group are prepared in one process: they may share compiled code."""
         alone = {"emd": ("emd", self.m), "assign": ("assign",)}
         return alone.get(self.op, (self.batch, self.n, self.m))
 
@@ -37,14 +37,14 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes ``(batch, n, m)`` for a kind of device."""
+    """Sizes ``(batch, n, m)`` for a type of device."""
 
     targets: tuple[Shape, ...]
-    """Those that are timed against baselines."""
+    """Sizes that are compared with baselines."""
     pairs: tuple[Shape, ...]
-    """Of assignment."""
+    """Sizes of assignment problems."""
     sweep: tuple[Shape, ...] = ()
-    """Those that show how time grows with n and with m."""
+    """Sizes that show how the time grows with n and m."""
 
 
 SIZES = {
@@ -67,29 +67,30 @@ SIZES = {
     ),
     ("cpu", True): Sizes(targets=((4, 64, 5),), pairs=((4, 5, 5),)),
 }
-"""By the kind of device, and whether it is to be quick."""
+"""By type of device and ``--quick``."""
 AGAINST: dict[str, dict[OpName, tuple[BaselineName, ...]]] = {
     "cuda": {"mesh": ("eager", "compiled"), "emd": ("pot",), "assign": ("scipy",)},
     "cpu": {"mesh": ("eager",)},
 }
-"""Baselines; on a CPU, POT and SciPy are what slotmesh uses itself."""
-# Inputs and slots that the kernel for exact transport takes, and POT in good time.
+"""Baselines by type of device. On a CPU, slotmesh itself uses POT and SciPy."""
+# Maximum numbers of inputs and slots for exact transport: what the kernel supports, and what POT
+# solves in reasonable time.
 MOST_EXACT = {"cuda": (16_384, 32), "cpu": (4096, 32)}
 
 
-def op_cases(kind: str, *, quick: bool = False) -> list[Case]:
-    """The cases for a kind of device, ``cuda`` or ``cpu``; those that compile longest come first.
+def op_cases(kind: str, *, quick: bool = False) -> list[OpCase]:
+    """Return the cases for ``cuda`` or ``cpu``; those that take longest to compile come first.
 
     Example:
         >>> from benchmarks.cases import op_cases
         >>> op_cases("cuda")[0]
-        Case(op='mesh', batch=64, n=105, m=5, baselines=('eager', 'compiled'))
+        OpCase(op='mesh', batch=64, n=105, m=5, baselines=('eager', 'compiled'))
     """
     sizes = SIZES[kind, quick]
 
-    def case(op: OpName, shape: Shape) -> Case:
+    def case(op: OpName, shape: Shape) -> OpCase:
         compared = shape in sizes.targets or op == "assign"
-        return Case(op, *shape, baselines=AGAINST[kind].get(op, ()) if compared else ())
+        return OpCase(op, *shape, baselines=AGAINST[kind].get(op, ()) if compared else ())
 
     shapes = list(dict.fromkeys((*sizes.targets, *sizes.sweep)))
     most_n, most_m = MOST_EXACT[kind]

@@ -1,11 +1,11 @@
-"""``python -m benchmarks``: how fast operations and training steps are, where they are right."""
+"""``python -m benchmarks``: check and time operations and training steps."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 import tyro
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.measure import Hear, Row
+from benchmarks.measure import Measurement, OnProgress
 from benchmarks.record import (
     FOLDER,
     SECTIONS,
@@ -22,45 +22,46 @@ from benchmarks.record import (
     write_section,
     wrong,
 )
-from slotmesh.data._source import check_at_least
 from slotmesh.training.places import place_of
+from slotmesh.training.settings import at_least
 
-Section = Literal["ops", "steps", "table1", "all"]
+SectionName = Literal["ops", "steps", "table1", "all"]
+_SECTIONS = (
+    "ops: softmax, Sinkhorn, MESH, exact transport and assignment, with baselines. steps: training "
+    "steps of the variants. table1: steps of all runs of Table 1 at once. all: these three."
+)
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Time operations and training steps that are right, and write medians to a file.
+class Benchmark:
+    """Time operations and training steps, and write the medians to a file.
 
-    Results are checked first, operations against pure torch in float64, POT and SciPy: what is
-    wrong gets no time, and the command ends with 1.
+    Results are checked first: operations against pure torch in float64, POT and SciPy. A result
+    that fails its check is not timed, and the command exits with 1.
     """
 
-    what: tyro.conf.Positional[Section]
-    """ops: softmax, Sinkhorn, MESH, exact transport, assignment, against baselines. steps: training
-    steps of the variants. table1: all seeds of Table 1 at once. all: these three."""
+    what: Annotated[tyro.conf.Positional[SectionName], tyro.conf.arg(help=_SECTIONS)]
     device: str = "auto"
     """cpu, cuda, or auto."""
     quick: bool = False
-    """Few and small sizes."""
+    """Measure only a few small sizes."""
     seconds: float | None = None
-    """How long to time each thing; 0.2 on a GPU and 1 on a CPU by default."""
+    """Seconds per measurement; by default 0.2 on a GPU and 1 on a CPU."""
     threads: int | None = None
-    """CPU threads; torch's own choice by default."""
+    """CPU threads; by default as many as torch uses."""
     out: Path = FOLDER
-    """Folder for the result. Sections that are in its file already stay."""
+    """Folder for the result file. Its other sections are kept."""
 
 
-def run_bench(bench: Bench, console: Console | None = None) -> Path:
-    """Check, time, print tables and write; returns the result's path.
+def run_benchmark(bench: Benchmark, console: Console | None = None) -> Path:
+    """Check, time, print tables and write the result; return its path.
 
     Raises:
-        ValueError: If something asked for makes no sense, or a check failed: in the latter case
-            after everything was written.
+        ValueError: If a setting is invalid, or if a check failed (after everything is written).
     """
     device = _check(bench)
     console = Console() if console is None else console
-    # What cannot be written to should be known before the measurement, not after it.
+    # Report a folder that cannot be written to before the measurement, not after it.
     bench.out.mkdir(parents=True, exist_ok=True)
     path = result_path(bench.out, device)
     if path.exists():
@@ -76,19 +77,19 @@ def run_bench(bench: Bench, console: Console | None = None) -> Path:
     console.print(f"Written to {escape(str(path))}", highlight=False, soft_wrap=True)
     if bad:
         raise ValueError(
-            f"{len(bad)} of the checks failed, and what is wrong was not timed: {'; '.join(bad)}."
+            f"{len(bad)} checks failed, and these results were not timed: {'; '.join(bad)}."
         )
     return path
 
 
-def _check(bench: Bench) -> torch.device:
-    if bench.what not in get_args(Section):
-        known = ", ".join(get_args(Section))
-        raise ValueError(f"there is nothing to measure called {bench.what!r}, expected {known}.")
+def _check(bench: Benchmark) -> torch.device:
+    if bench.what not in get_args(SectionName):
+        known = ", ".join(get_args(SectionName))
+        raise ValueError(f"got {bench.what!r}, expected {known}.")
     if bench.seconds is not None and not 0 < bench.seconds <= 3600:
         raise ValueError(f"--seconds is {bench.seconds}, expected above 0 and at most 3600.")
     if bench.threads is not None:
-        check_at_least("--threads", bench.threads, 1)
+        at_least("threads", bench.threads, 1)
     place = place_of(bench.device)
     if place.index is not None:
         raise ValueError(
@@ -98,50 +99,53 @@ def _check(bench: Bench) -> torch.device:
     return place
 
 
-def _measure(name: str, bench: Bench, device: torch.device, console: Console) -> list[Row]:
+def _measure(
+    name: str, bench: Benchmark, device: torch.device, console: Console
+) -> list[Measurement]:
     default = 0.2 if device.type == "cuda" else 1.0
     seconds = default if bench.seconds is None else bench.seconds
-    with _progress(name, console) as hear:
+    kind, quick = device.type, bench.quick
+    with _progress(name, console) as on_progress:
         if name == "ops":
             from benchmarks.cases import op_cases
             from benchmarks.ops import measure_ops
 
-            return measure_ops(op_cases(device.type, quick=bench.quick), device, seconds, hear)
+            return measure_ops(op_cases(kind, quick=quick), device, seconds, on_progress)
         if name == "steps":
             from benchmarks.steps import measure_steps, step_cases
 
-            return measure_steps(step_cases(device.type, quick=bench.quick), device, seconds, hear)
+            return measure_steps(step_cases(kind, quick=quick), device, seconds, on_progress)
         from benchmarks.table1 import measure_table1, table1_cases
 
-        return measure_table1(table1_cases(quick=bench.quick), device, seconds, hear)
+        return measure_table1(table1_cases(quick=quick), device, seconds, on_progress)
 
 
-def _show(name: str, rows: list[Row], console: Console) -> None:
+def _show(name: str, rows: list[Measurement], console: Console) -> None:
     from benchmarks.tables import TABLES
 
     console.print(TABLES[name](rows))
 
 
 @contextmanager
-def _progress(name: str, console: Console) -> Iterator[Hear]:
+def _progress(name: str, console: Console) -> Iterator[OnProgress]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    # Without a terminal all that a bar leaves is an empty line: then a line for each case.
+    # Without a terminal a progress bar would leave an empty line: print a line per case instead.
     quiet, began = not console.is_terminal, time.perf_counter()
     with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task(name, total=None)
 
-        def hear(done: int, total: int, what: str) -> None:
+        def on_progress(done: int, total: int, what: str) -> None:
             progress.update(bar, completed=done, total=total, description=what)
             if quiet:
                 seconds = time.perf_counter() - began
                 console.print(f"{seconds:4.0f} s  {done} of {total}: {what}", highlight=False)
 
-        yield hear
+        yield on_progress
 
 
 @contextmanager
@@ -154,7 +158,7 @@ def _threads(n: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _command(bench: Bench, name: str, device: torch.device) -> str:
+def _command(bench: Benchmark, name: str, device: torch.device) -> str:
     words = f"python -m benchmarks {name} --device {device.type}"
     if bench.quick:
         words += " --quick"

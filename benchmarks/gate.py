@@ -1,4 +1,4 @@
-"""How wrong a result is, and how wrong it may be: nothing is timed that is worse."""
+"""The correctness check: errors of results, and their limits."""
 
 import importlib.util
 import math
@@ -10,16 +10,16 @@ from torch import Tensor
 from slotmesh.ops import Transport, assign, emd
 
 LIMITS = {"plan": 1e-5, "gradient": 1e-4, "gap": 1e-6, "mass": 1e-6, "pot": 1e-6, "total": 1e-12}
-"""Relative errors by kind. plan, gradient: against pure torch in float64, by the Frobenius norm.
-gap: of an exact plan's cost to the bound that its potentials prove. mass: in the wrong place. pot:
-of an exact plan's cost, against POT. total: of an assignment, against SciPy."""
+"""Limits of relative errors by kind. plan, gradient: against pure torch in float64, Frobenius norm.
+gap: cost of an exact plan above the lower bound that its potentials prove. mass: misplaced mass.
+pot: cost of an exact plan, against POT. total: cost of an assignment, against SciPy."""
 
-# POT takes up to seconds a problem; potentials prove the others.
+# POT takes up to seconds per problem; the potentials certify the others.
 POT_PROBLEMS = 4
 
 
 def passed(errors: dict[str, float], limits: dict[str, float] = LIMITS) -> bool:
-    """Whether all errors are within their limits; NaN is not.
+    """Return whether all errors are within their limits; NaN never is.
 
     Example:
         >>> from benchmarks.gate import passed
@@ -30,26 +30,26 @@ def passed(errors: dict[str, float], limits: dict[str, float] = LIMITS) -> bool:
 
 
 def noted(errors: dict[str, float]) -> dict[str, float | None]:
-    """Errors as results hold them: three digits, None where one is not finite."""
+    """Return errors for a result file: three digits, None if not finite."""
     return {k: float(f"{v:.3g}") if math.isfinite(v) else None for k, v in errors.items()}
 
 
 def relative(x: Tensor, truth: Tensor) -> float:
-    """Norm of the difference over the norm of the truth."""
+    """Return the norm of the difference divided by the norm of the truth."""
     truth = truth.double()
     return ((x.double() - truth).norm() / truth.norm()).item()
 
 
 def has_pot() -> bool:
-    """Whether POT is installed."""
+    """Return whether POT is installed."""
     return importlib.util.find_spec("ot") is not None
 
 
 def exact_errors(found: Transport, a: Tensor, b: Tensor) -> dict[str, float]:
-    """Of exact transport with float64 masses a ``(batch, m)`` and b ``(batch, n)``."""
+    """Return the errors of exact transport for float64 masses ``(batch, m)`` and ``(batch, n)``."""
     cost, plan, v = (x.double() for x in (found.cost, found.plan, found.v))
     value = (plan * cost).sum((-2, -1))
-    # With the largest u that v allows, the dual value is a lower bound whatever v is.
+    # With the largest feasible u for v, the dual value is a lower bound for any v.
     u = (cost - v.unsqueeze(-2)).amin(-1)
     bound = (a * u).sum(-1) + (b * v).sum(-1)
     wrong = (plan.sum(-1) - a).abs().sum(-1) + (plan.sum(-2) - b).abs().sum(-1)
@@ -66,14 +66,14 @@ def exact_errors(found: Transport, a: Tensor, b: Tensor) -> dict[str, float]:
 
 
 def assignment_errors(partner: Tensor, cost: Tensor) -> dict[str, float]:
-    """Of the input of each slot ``(batch, n)`` for square costs ``(batch, n, n)``."""
+    """Return the error of assignments ``(batch, n)`` for square costs ``(batch, n, n)``."""
     best = assign(cost.cpu().double(), backend="scipy")
     total, least = (_total(cost.cpu().double(), p) for p in (partner.cpu(), best))
     return {"total": _largest((total - least) / least)}
 
 
 def _total(cost: Tensor, partner: Tensor) -> Tensor:
-    """Total cost of each square problem; NaN where the pairing is not one to one."""
+    """Return the total cost of each problem; NaN if the assignment is not one-to-one."""
     everyone = torch.arange(cost.shape[-1]).expand_as(partner)
     right = (partner.sort(-1).values == everyone).all(-1)
     total = cost.gather(-1, partner.clamp(min=0).unsqueeze(-1)).sum((-2, -1))
@@ -81,5 +81,5 @@ def _total(cost: Tensor, partner: Tensor) -> Tensor:
 
 
 def _largest(x: Any) -> float:
-    # amax hands NaN on.
+    # amax propagates NaN.
     return x.abs().amax().item()

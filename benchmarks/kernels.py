@@ -1,4 +1,4 @@
-"""What a computation spends its time on: the GPU's kernels, by kind and by name."""
+"""Where a computation spends its time: GPU kernels by kind and by name."""
 
 import re
 from collections import defaultdict
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.timing import Run
+from benchmarks.timing import Timed
 
 KINDS: dict[str, str] = {
     "transport": r"^(forward|backward|emd|adjoint_\w+)_kernel",
@@ -19,14 +19,14 @@ KINDS: dict[str, str] = {
     "compiled": r"^triton_",
     "memory": r"^mem(cpy|set)",
 }
-"""A kernel is of the first kind whose expression is found in its name, else ``other``."""
+"""A kernel is of the first kind whose pattern occurs in its name, else ``other``."""
 LONGEST = 12
-"""Kernels that are kept by name."""
+"""Number of kernels that are listed by name."""
 _NAME = 60
 
 
 def kind_of(name: str) -> str:
-    """The kind of a kernel.
+    """Return the kind of a kernel.
 
     Example:
         >>> from benchmarks.kernels import kind_of
@@ -39,10 +39,14 @@ def kind_of(name: str) -> str:
     return "other"
 
 
-def profiled(run: Run, calls: int) -> dict[str, Any]:
-    """Milliseconds of one of the calls that a run makes on a GPU, by kind, and the longest kernels.
+def profiled(run: Timed, calls: int) -> dict[str, Any]:
+    """Return milliseconds per call by kind of kernel, and the longest kernels.
 
-    Kernels that run at the same time count each, and what the GPU waits for does not count.
+    Kernels that run at the same time all count, and idle time of the GPU does not.
+
+    Args:
+        run: A computation on a GPU.
+        calls: Calls that it consists of.
     """
     run()
     torch.cuda.synchronize()
@@ -58,7 +62,7 @@ def profiled(run: Run, calls: int) -> dict[str, Any]:
 
 
 def summary(events: Iterable[tuple[str, float]], calls: int) -> dict[str, Any]:
-    """Names and milliseconds of kernels to one call's time by kind, and the longest by name."""
+    """Summarise names and milliseconds of kernels per call."""
     kinds: dict[str, float] = defaultdict(float)
     names: dict[str, list[float]] = defaultdict(list)
     for name, ms in events:

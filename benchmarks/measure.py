@@ -1,7 +1,7 @@
-"""Cases to rows: in this process on a CPU, in several on a GPU, where compiling takes the time.
+"""Measure cases: in this process on a CPU, in several on a GPU, where compilation dominates.
 
-A section is a module of this package with ``prepare(case, device)``, which checks and compiles
-what a case asks for and returns a :class:`Prepared`, and ``CASE``, the type of its cases.
+A section is a module of this package with ``prepare(case, device)``, which checks and compiles a
+case and returns a :class:`Prepared`, and with ``CASE``, the type of its cases.
 """
 
 import importlib
@@ -10,30 +10,30 @@ from typing import Any, Protocol
 
 import torch
 
-Row = dict[str, Any]
-"""What is known of one case, as JSON holds it."""
-Hear = Callable[[int, int, str], None]
-"""Told how many cases are done, of how many, and what was done last."""
+Measurement = dict[str, Any]
+"""The result of one case, as it is written to JSON."""
+OnProgress = Callable[[int, int, str], None]
+"""Called with the number of cases done, the total, and what was done last."""
 
 
 class AnyCase(Protocol):
-    """What is to be measured: a dataclass of plain values."""
+    """Something to measure: a dataclass of plain values."""
 
-    def row(self) -> Row:
-        """The row so far: what it is about."""
+    def row(self) -> Measurement:
+        """Return the part of the measurement that identifies the case."""
         ...
 
 
 class Prepared(Protocol):
-    """A case that only has to be timed."""
+    """A case that has been checked and only needs to be timed."""
 
-    def finish(self, seconds: float) -> Row:
-        """Time it, so many seconds for each thing that is timed."""
+    def finish(self, seconds: float) -> Measurement:
+        """Time it, for this many seconds per computation."""
         ...
 
 
-def nobody(done: int, total: int, what: str) -> None:
-    """Nobody listens."""
+def noop(done: int, total: int, what: str) -> None:
+    """Ignore progress."""
 
 
 def measure(
@@ -41,35 +41,35 @@ def measure(
     groups: Sequence[Sequence[AnyCase]],
     device: torch.device,
     seconds: float,
-    hear: Hear = nobody,
-) -> list[Row]:
-    """Rows of all cases, in their order.
+    on_progress: OnProgress = noop,
+) -> list[Measurement]:
+    """Return the measurements of all cases, in order.
 
     Args:
-        section: A module of this package.
-        groups: Cases; those of a group are prepared in one process.
-        device: Where to measure.
-        seconds: For each thing that is timed.
-        hear: Told of progress.
+        section: Name of a module of this package.
+        groups: Cases; those of one group are prepared in one process.
+        device: Device to measure.
+        seconds: Seconds per computation that is timed.
+        on_progress: Called after each case.
     """
     if device.type == "cuda":
         from benchmarks.processes import measure_in_processes
 
-        return measure_in_processes(section, groups, device, seconds, hear)
+        return measure_in_processes(section, groups, device, seconds, on_progress)
     cases = [case for group in groups for case in group]
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     for case in cases:
         rows += finish_all([case], prepare_all(section, [case], device), seconds)
-        hear(len(rows), len(cases), named(rows[-1]))
+        on_progress(len(rows), len(cases), named(rows[-1]))
     return rows
 
 
 def prepare_all(
     section: str, cases: Sequence[AnyCase], device: torch.device
-) -> list[Prepared | Row]:
-    """Prepare cases; one that raises becomes a row that says so."""
+) -> list[Prepared | Measurement]:
+    """Prepare cases; one that raises becomes a measurement with the error."""
     prepare: Callable[..., Prepared] = section_module(section).prepare
-    ready: list[Prepared | Row] = []
+    ready: list[Prepared | Measurement] = []
     for case in cases:
         try:
             ready.append(prepare(case, device))
@@ -79,10 +79,10 @@ def prepare_all(
 
 
 def finish_all(
-    cases: Sequence[AnyCase], ready: Sequence[Prepared | Row], seconds: float
-) -> list[Row]:
-    """Time what was prepared."""
-    rows: list[Row] = []
+    cases: Sequence[AnyCase], ready: Sequence[Prepared | Measurement], seconds: float
+) -> list[Measurement]:
+    """Time the cases that were prepared."""
+    rows: list[Measurement] = []
     for case, one in zip(cases, ready, strict=True):
         try:
             rows.append(one if isinstance(one, dict) else one.finish(seconds))
@@ -92,24 +92,24 @@ def finish_all(
 
 
 def section_module(section: str) -> Any:
-    """The module that measures a section."""
+    """Return the module that measures a section."""
     return importlib.import_module(f"benchmarks.{section}")
 
 
-def failed(case: AnyCase, error: Exception | str) -> Row:
-    """The row of a case that raised an error."""
-    text = error if isinstance(error, str) else said(error)
+def failed(case: AnyCase, error: Exception | str) -> Measurement:
+    """Return the measurement of a case that raised an error."""
+    text = error if isinstance(error, str) else one_line(error)
     return case.row() | {"passed": False, "failure": text}
 
 
-def said(error: Exception) -> str:
-    """An error in one line."""
+def one_line(error: Exception) -> str:
+    """Return an error in one line."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"[:300]
 
 
-def named(row: Row) -> str:
-    """What a row is about, in words.
+def named(row: Measurement) -> str:
+    """Return what was measured, in words.
 
     Example:
         >>> from benchmarks.measure import named

@@ -1,56 +1,59 @@
-"""The section ``ops``: an operation is checked, compiled and recorded, then timed."""
+"""The section ``ops``: operations, checked, compiled, captured as CUDA graphs and timed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.cases import Case
+from benchmarks.cases import OpCase
 from benchmarks.gate import noted, passed
-from benchmarks.measure import Hear, Row, measure, nobody, said
-from benchmarks.problems import OURS, PROBLEMS, SEED, Problem
-from benchmarks.timing import Run, peak_memory, time_together
+from benchmarks.measure import Measurement, OnProgress, measure, noop, one_line
+from benchmarks.problems import OURS, PROBLEMS, SEED, OpProblem
+from benchmarks.timing import Timed, peak_memory, time_together
 
-CASE = Case
-# Run from a CUDA graph; the other baselines are what they are without one.
-RECORDED = (OURS, "compiled")
+CASE = OpCase
+# Timed as CUDA graphs; the other baselines are timed as plain calls.
+CAPTURED = (OURS, "compiled")
 
 
 def measure_ops(
-    cases: Sequence[Case], device: torch.device, seconds: float, hear: Hear = nobody
-) -> list[Row]:
-    """A row for each case: errors, and times where the errors are small enough.
+    cases: Sequence[OpCase], device: torch.device, seconds: float, on_progress: OnProgress = noop
+) -> list[Measurement]:
+    """Return one measurement per case: its errors, and its times if the errors are small enough.
 
     Example:
         >>> import torch
-        >>> from benchmarks.cases import Case
+        >>> from benchmarks.cases import OpCase
         >>> from benchmarks.ops import measure_ops
-        >>> [row] = measure_ops([Case("sinkhorn", 2, 8, 3)], torch.device("cpu"), seconds=0.01)
+        >>> [row] = measure_ops([OpCase("sinkhorn", 2, 8, 3)], torch.device("cpu"), seconds=0.01)
         >>> row["passed"], row["error"]["plan"] < 1e-5, row["ms"] > 0
         (True, True, True)
     """
-    groups: dict[object, list[Case]] = {}
+    groups: dict[object, list[OpCase]] = {}
     for case in cases:
         groups.setdefault(case.group, []).append(case)
-    rows = measure("ops", list(groups.values()), device, seconds, hear)
+    rows = measure("ops", list(groups.values()), device, seconds, on_progress)
     done = [case for group in groups.values() for case in group]
     found = dict(zip(done, rows, strict=True))
     return [found[case] for case in cases]
 
 
 class PreparedOp:
-    """A case that is ready to be timed.
+    """An operation that has been checked and is ready to be timed.
 
     Args:
-        case: Which.
-        device: Where.
+        case: The operation and its size.
+        device: Device to measure.
     """
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: OpCase, device: torch.device) -> None:
         self.device = device
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, Timed] = {}
         problem = PROBLEMS[case.op](case, device)
-        self.row: Row = case.row() | {"variant": problem.backend, "direction": problem.direction}
+        self.row: Measurement = case.row() | {
+            "variant": problem.backend,
+            "direction": problem.direction,
+        }
         checks = {name: self._check(name, run, problem) for name, run in problem.runs().items()}
         problem.forget()
         self.row |= checks.pop(OURS)
@@ -58,8 +61,8 @@ class PreparedOp:
             self._add_memory(problem)
         self.others = checks
 
-    def finish(self, seconds: float) -> Row:
-        """Time what is right; nothing else may use the device meanwhile."""
+    def finish(self, seconds: float) -> Measurement:
+        """Time the runs that passed; nothing else may use the device meanwhile."""
         times = time_together(self.runs, self.device, seconds)
         for name, found in times.items():
             if name == OURS:
@@ -70,11 +73,11 @@ class PreparedOp:
                 self.others[name] |= found.row()
         return self.row | {"baselines": self.others}
 
-    def _check(self, name: str, run: Callable[[], Any], problem: Problem) -> Row:
-        """Whether it is right; then it is kept to be timed."""
+    def _check(self, name: str, run: Callable[[], Any], problem: OpProblem) -> Measurement:
+        """Check a run, and keep it for timing if it passes."""
         try:
             timed = run
-            if problem.on_gpu and name in RECORDED:
+            if problem.on_gpu and name in CAPTURED:
                 from slotmesh.training.captured import Captured
 
                 timed = Captured(run)
@@ -82,7 +85,7 @@ class PreparedOp:
                 torch.manual_seed(SEED)
                 errors = problem.errors(timed())
         except Exception as error:  # noqa: BLE001
-            return {"passed": False, "failure": said(error)}
+            return {"passed": False, "failure": one_line(error)}
         right = passed(errors)
         if right:
             self.runs[name] = timed
@@ -90,8 +93,8 @@ class PreparedOp:
                 self.runs["call"] = run
         return {"error": noted(errors), "passed": right}
 
-    def _add_memory(self, problem: Problem) -> None:
-        """Of a call without a graph, whose memory is a pool of its own."""
+    def _add_memory(self, problem: OpProblem) -> None:
+        """Measure the memory of a call without a graph: graphs have their own memory pool."""
         most = peak_memory(self.runs["call"], self.device)
         size = problem.cost.numel() * problem.cost.element_size()
         self.row |= {
@@ -100,6 +103,6 @@ class PreparedOp:
         }
 
 
-def prepare(case: Case, device: torch.device) -> PreparedOp:
-    """Check and compile; see :func:`~benchmarks.measure.measure`."""
+def prepare(case: OpCase, device: torch.device) -> PreparedOp:
+    """Check and compile a case; see :func:`~benchmarks.measure.measure`."""
     return PreparedOp(case, device)

@@ -1,11 +1,12 @@
-"""The documentation's page of speed: tables and pictures made from committed results."""
+"""The page docs/speed.md: tables and pictures generated from the committed results."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Row
+from benchmarks.measure import Measurement
 from benchmarks.plots import NAMES, draw_speed, fixed
+from benchmarks.record import current_command
 from benchmarks.tables import (
     NOTHING,
     milliseconds,
@@ -20,7 +21,7 @@ IMAGES = "images/speed"
 
 Result = dict[str, Any]
 
-# Kinds of kernels, in few letters.
+# Kinds of kernels, abbreviated.
 _HEADS = {
     "transport": "transport",
     "distance": "distance",
@@ -33,21 +34,23 @@ _HEADS = {
 
 
 def filled(page: str, results: dict[str, Result]) -> str:
-    """The page with what is between its marks made anew.
+    """Return the page with the part between its marks generated again.
 
     Args:
         page: Markdown with the lines :data:`BEGIN` and :data:`END`.
-        results: By the stems of their files; see ``results.read_all``.
+        results: Results by the stems of their files; see :func:`benchmarks.record.read_all`.
     """
     before, found, rest = page.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not found or not ended:
-        raise ValueError(f"the page has no lines {BEGIN} and {END} to put results between.")
+        raise ValueError(
+            f"the page has no lines {BEGIN} and {END}. Add them where the results belong."
+        )
     return f"{before}{BEGIN}\n\n{render(results)}\n{END}{after}"
 
 
 def render(results: dict[str, Result]) -> str:
-    """All results as Markdown, GPUs first."""
+    """Return all results as Markdown, GPUs first."""
     if not results:
         return "No result is committed yet.\n"
     order = sorted(results, key=lambda stem: (not _on_gpu(results[stem]), stem))
@@ -55,7 +58,7 @@ def render(results: dict[str, Result]) -> str:
 
 
 def save_pictures(results: dict[str, Result], docs: Path) -> list[Path]:
-    """Draw the pictures that the page shows; returns their paths."""
+    """Draw the pictures of the page and return their paths."""
     from slotmesh.report.figures import save_figure
 
     paths: list[Path] = []
@@ -84,7 +87,7 @@ def _machine(stem: str, result: Result) -> str:
 
 
 def _source(section: dict[str, Any]) -> str:
-    parts = [f"`{section['command']}`", f"slotmesh {section['slotmesh']}"]
+    parts = [f"`{current_command(section['command'])}`", f"slotmesh {section['slotmesh']}"]
     parts += [f"Python {section['python']}"]
     if section["cuda"]:
         parts += [f"CUDA {section['cuda']}", f"triton {section['triton']}"]
@@ -93,7 +96,7 @@ def _source(section: dict[str, Any]) -> str:
     return ", ".join(parts) + "."
 
 
-def _ops(stem: str, result: Result, rows: list[Row]) -> list[str]:
+def _ops(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
     lines = ["### Operations", ""]
     if draw_speed(result) is not None:
         alt = f"Time of softmax, Sinkhorn, exact transport and MESH by n and m, {result['device']}"
@@ -102,13 +105,13 @@ def _ops(stem: str, result: Result, rows: list[Row]) -> list[str]:
     lines += _sizes(rows)
     pairs = [row for row in rows if row["name"] == "assign"]
     if pairs:
-        lines += ["Assignment, ms a batch:", ""]
+        lines += ["Assignment, ms per batch:", ""]
         body = [[*_size(row), milliseconds(row), *_baselines(row, ["scipy"])] for row in pairs]
         lines += _table(["batch", "n", "m", "slotmesh", "SciPy"], body)
     return lines
 
 
-def _against(rows: list[Row]) -> list[str]:
+def _against(rows: list[Measurement]) -> list[str]:
     """MESH and its baselines."""
     chosen = [row for row in rows if row["name"] == "mesh" and row.get("baselines")]
     if not chosen:
@@ -128,7 +131,7 @@ def _against(rows: list[Row]) -> list[str]:
             cells.append(NOTHING if memory is None else f"{memory:.1f}")
         body.append(cells)
     head += ["memory"] if with_memory else []
-    text = "MESH, forward and backward, ms. *times* is how many times as long a baseline takes:"
+    text = "MESH, forward and backward, in ms. *times*: time of the baseline over that of slotmesh."
     lines = [text, ""]
     lines += _table(head, body)
     same, values = fixed(rows, "n")
@@ -139,13 +142,13 @@ def _against(rows: list[Row]) -> list[str]:
     return lines
 
 
-def _is_mesh(row: Row, same: dict[str, int]) -> bool:
+def _is_mesh(row: Measurement, same: dict[str, int]) -> bool:
     return row["name"] == "mesh" and all(row[key] == value for key, value in same.items())
 
 
-def _sizes(rows: list[Row]) -> list[str]:
-    """All sizes by all operations."""
-    found: dict[tuple[str, ...], dict[str, Row]] = {}
+def _sizes(rows: list[Measurement]) -> list[str]:
+    """All operations at all sizes."""
+    found: dict[tuple[str, ...], dict[str, Measurement]] = {}
     for row in rows:
         if row["name"] in NAMES:
             found.setdefault(tuple(_size(row)), {})[row["name"]] = row
@@ -160,13 +163,13 @@ def _sizes(rows: list[Row]) -> list[str]:
             cells += _baselines(by_name.get("emd", {}), ["pot"])
         body.append([*size, *cells])
     return [
-        "All sizes, ms; forward and backward, exact transport forward:",
+        "All sizes, in ms; forward and backward, exact transport forward only:",
         "",
         *_table(head, body),
     ]
 
 
-def _steps(stem: str, result: Result, rows: list[Row]) -> list[str]:
+def _steps(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
     head = ["task", "variant", "preset", "batch", "n", "m", "precision", "ms", "10 to 90 %"]
     body = [
         [
@@ -180,8 +183,8 @@ def _steps(stem: str, result: Result, rows: list[Row]) -> list[str]:
     return ["### Training steps", "", *_table([*head, "over SA"], body), *_kernels(rows)]
 
 
-def _kernels(rows: list[Row]) -> list[str]:
-    """What the kernels of a step take, by kind."""
+def _kernels(rows: list[Measurement]) -> list[str]:
+    """Time of the kernels of a step, by kind."""
     found = [row for row in rows if "kernels" in row]
     if not found:
         return []
@@ -192,14 +195,14 @@ def _kernels(rows: list[Row]) -> list[str]:
         cells = [milliseconds({"ms": times[kind]} if kind in times else {}) for kind in _HEADS]
         body.append([row["name"], row["variant"], row["precision"], *cells])
     return [
-        "Where the time goes, ms of kernels a step:",
+        "Where the time goes, ms of kernels per step:",
         "",
         *_table(["task", "variant", "", *_HEADS.values()], body),
     ]
 
 
-def _table1(stem: str, result: Result, rows: list[Row]) -> list[str]:
-    head = ["variant", "runs at once", "steps timed", "ms a step", "all steps, extrapolated"]
+def _table1(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
+    head = ["variant", "runs at once", "steps timed", "ms per step", "all steps, extrapolated"]
     body = [
         [
             row["variant"],
@@ -213,15 +216,15 @@ def _table1(stem: str, result: Result, rows: list[Row]) -> list[str]:
     return ["### Table 1", "", *_table(head, body)]
 
 
-def _size(row: Row) -> list[str]:
+def _size(row: Measurement) -> list[str]:
     return [f"{row[key]:,}" for key in ("batch", "n", "m")]
 
 
-def _ratio(row: Row, other: Row) -> str:
+def _ratio(row: Measurement, other: Measurement) -> str:
     return three(row["ms"] / other["ms"]) if "ms" in row and "ms" in other else NOTHING
 
 
-def _baselines(row: Row, names: Sequence[str]) -> list[str]:
+def _baselines(row: Measurement, names: Sequence[str]) -> list[str]:
     return [milliseconds(row.get("baselines", {}).get(name, {})) for name in names]
 
 

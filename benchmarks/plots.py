@@ -1,4 +1,4 @@
-"""Time against the number of inputs and of slots, drawn from results."""
+"""Plots of the time against the numbers of inputs and slots."""
 
 from typing import Any, Literal
 
@@ -6,26 +6,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from benchmarks.measure import Row
+from benchmarks.measure import Measurement
 from slotmesh.report.figures import COLOURS, panels
 
 Axis = Literal["n", "m"]
 Points = list[tuple[int, float]]
 
 OPS = {"softmax": "SA", "sinkhorn": "SA-SH", "emd": "SA-EMD", "mesh": "SA-MESH"}
-"""The variant whose colour an operation has."""
+"""The variant whose colour each operation has."""
 NAMES = {"softmax": "softmax", "sinkhorn": "Sinkhorn", "emd": "exact transport", "mesh": "MESH"}
 _LABELS = {"n": "inputs n", "m": "slots m"}
 _MARKS = {"eager": "x", "compiled": "o"}
 
 
 def draw_speed(result: dict[str, Any]) -> Figure | None:
-    """Median times by n and by m, both axes logarithmic; None where no size was varied.
+    """Draw median times by n and by m on logarithmic axes; None if no size was varied.
 
     Args:
-        result: As :func:`benchmarks.record.read` returns it.
+        result: A result from :func:`benchmarks.record.read`.
     """
-    rows: list[Row] = result["sections"].get("ops", {}).get("rows", [])
+    rows: list[Measurement] = result["sections"].get("ops", {}).get("rows", [])
     axes_of: list[Axis] = [axis for axis in ("n", "m") if len(fixed(rows, axis)[1]) > 1]
     if not axes_of:
         return None
@@ -37,8 +37,8 @@ def draw_speed(result: dict[str, Any]) -> Figure | None:
     return figure
 
 
-def fixed(rows: list[Row], axis: Axis) -> tuple[dict[str, int], list[int]]:
-    """What stays the same while ``axis`` varies most in the rows of MESH, and its values."""
+def fixed(rows: list[Measurement], axis: Axis) -> tuple[dict[str, int], list[int]]:
+    """Return the sizes that are fixed while ``axis`` varies most for MESH, and its values."""
     other = "m" if axis == "n" else "n"
     values: dict[tuple[int, int], set[int]] = {}
     for row in rows:
@@ -50,8 +50,8 @@ def fixed(rows: list[Row], axis: Axis) -> tuple[dict[str, int], list[int]]:
     return {"batch": batch, other: size}, sorted(values[batch, size])
 
 
-def lines(rows: list[Row], axis: Axis) -> dict[str, Points]:
-    """(size, ms) by operation, and by baseline of MESH."""
+def lines(rows: list[Measurement], axis: Axis) -> dict[str, Points]:
+    """Return (size, ms) by operation, and by baseline of MESH."""
     same, _ = fixed(rows, axis)
     found: dict[str, Points] = {}
     for row in rows:
@@ -67,11 +67,11 @@ def lines(rows: list[Row], axis: Axis) -> dict[str, Points]:
 
 
 def mark(name: str, axis: Axis, points: Points) -> str:
-    """The id of a line in the picture: its numbers, so that they can be read from it."""
+    """Return the id of a line in the picture: its numbers, so that tests can read them."""
     return f"{name}-{axis}_" + "_".join(f"{x}-{ms:g}" for x, ms in points)
 
 
-def _draw(panel: Axes, rows: list[Row], axis: Axis) -> None:
+def _draw(panel: Axes, rows: list[Measurement], axis: Axis) -> None:
     same, ticks = fixed(rows, axis)
     for name, points in lines(rows, axis).items():
         x, ms = zip(*points, strict=True)
@@ -86,7 +86,7 @@ def _draw(panel: Axes, rows: list[Row], axis: Axis) -> None:
 
 
 def _look(name: str) -> dict[str, Any]:
-    """An operation is a line in its variant's colour; a baseline of MESH, only marks."""
+    """Operations are lines in the colour of their variant, baselines of MESH are marks."""
     if name in OPS:
         return {"color": COLOURS[OPS[name]], "marker": ".", "label": NAMES[name]}
     shape = {"marker": _MARKS[name], "markerfacecolor": "none", "linestyle": "none"}

@@ -1,4 +1,4 @@
-"""The operations that are measured: what they compute, and how wrong that is."""
+"""The operations that are measured: how to run and how to check them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.baselines import compiled_mesh, eager_mesh
-from benchmarks.cases import Case, OpName
+from benchmarks.cases import OpCase, OpName
 from benchmarks.gate import (
     assignment_errors,
     exact_errors,
@@ -19,83 +19,83 @@ from benchmarks.gate import (
 from slotmesh import ops
 
 DIM = 64
-"""Of the slots and inputs whose distances are the costs."""
+"""Dimension of the slots and inputs whose distances are the costs."""
 SEED = 0
 NOISE = 1e-3
-"""Standard deviation, MESH's default."""
+"""Standard deviation of the noise, the default of MESH."""
 
 OURS = "ours"
 
 
-class Problem(ABC):
-    """One case with its inputs: standard normal slots and inputs, costs their distances."""
+class OpProblem(ABC):
+    """A case with its data: standard normal slots and inputs, and their distances as costs."""
 
     direction = "forward"
     """What is timed."""
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: OpCase, device: torch.device) -> None:
         self.case = case
         self.device = device
-        self.dice = torch.Generator(device).manual_seed(SEED)
+        self.generator = torch.Generator(device).manual_seed(SEED)
         slots, inputs = (self.randn(case.batch, size, DIM) for size in (case.m, case.n))
         self.cost = ops.pairwise_cost(slots, inputs)
 
     def randn(self, *shape: int) -> Tensor:
-        """Of this problem's own randomness."""
-        return torch.randn(*shape, generator=self.dice, device=self.device)
+        """Return standard normal numbers from the generator of this problem."""
+        return torch.randn(*shape, generator=self.generator, device=self.device)
 
     @property
     @abstractmethod
     def backend(self) -> str:
-        """Which of slotmesh's implementations is measured."""
+        """The backend of slotmesh that is measured."""
 
     @abstractmethod
     def runs(self) -> dict[str, Callable[[], Any]]:
-        """``ours`` and the baselines of the case: functions to time, which return what to check."""
+        """Return ``ours`` and the baselines: functions to time, which return what to check."""
 
     @abstractmethod
     def errors(self, result: Any) -> dict[str, float]:
-        """How wrong the result of a run is, by kinds of :data:`~gate.LIMITS`."""
+        """Return the errors of a result, by kinds of :data:`benchmarks.gate.LIMITS`."""
 
     def forget(self) -> None:
-        """Free what only checks need."""
+        """Free the memory that only checks need."""
         self.__dict__.pop("right", None)  # pyright: ignore
 
     @property
     def on_gpu(self) -> bool:
-        """Whether kernels can be used."""
+        """Whether the device is a GPU."""
         return self.device.type == "cuda"
 
 
-class PlanProblem(Problem):
-    """A plan that has a gradient: forward and backward."""
+class PlanProblem(OpProblem):
+    """A plan with a gradient: forward and backward are measured."""
 
     direction = "forward+backward"
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: OpCase, device: torch.device) -> None:
         super().__init__(case, device)
         self.weight = self.randn(*self.cost.shape)
         self.cost.requires_grad_()
 
     @abstractmethod
     def plans(self) -> dict[str, Callable[[Tensor], Tensor]]:
-        """Costs to plans, as in :meth:`runs`."""
+        """Return functions from cost to plan, by the names of :meth:`runs`."""
 
     @abstractmethod
     def truth(self, cost: Tensor) -> Tensor:
-        """The plan of a float64 cost, by pure torch."""
+        """Return the plan of a float64 cost, by pure torch."""
 
     @property
     def backend(self) -> str:
-        """The kernel on a GPU, else what there is."""
+        """The kernel on a GPU, else the default."""
         return "triton" if self.on_gpu else "auto"
 
     def runs(self) -> dict[str, Callable[[], Any]]:
-        """Plan and gradient."""
+        """Return functions that compute plan and gradient."""
         return {name: partial(self._both, plan) for name, plan in self.plans().items()}
 
     def errors(self, result: Any) -> dict[str, float]:
-        """Of plan and gradient."""
+        """Return the errors of plan and gradient."""
         plan, gradient = self.right
         return {"plan": relative(result[0], plan), "gradient": relative(result[1], gradient)}
 
@@ -114,19 +114,19 @@ class PlanProblem(Problem):
 
 
 class SoftmaxProblem(PlanProblem):
-    """What SA does: softmax over slots, normalised over inputs."""
+    """The attention of SA: softmax over slots, normalised over inputs."""
 
     @property
     def backend(self) -> str:
-        """Plain torch everywhere."""
+        """Plain torch on every device."""
         return "torch"
 
     def plans(self) -> dict[str, Callable[[Tensor], Tensor]]:
-        """Plain torch."""
+        """Return the formula itself."""
         return {OURS: self.truth}
 
     def truth(self, cost: Tensor) -> Tensor:
-        """The same in any precision."""
+        """Return softmax over slots, normalised over inputs."""
         share = torch.softmax(-cost, -2) + 1e-8
         return share / share.sum(-1, keepdim=True)
 
@@ -135,26 +135,26 @@ class SinkhornProblem(PlanProblem):
     """Five iterations of Sinkhorn."""
 
     def plans(self) -> dict[str, Callable[[Tensor], Tensor]]:
-        """The library's."""
+        """Return the sinkhorn of the library."""
         return {OURS: lambda cost: ops.sinkhorn(cost, backend=self.backend).plan}  # pyright: ignore
 
     def truth(self, cost: Tensor) -> Tensor:
-        """Pure torch."""
+        """Return the plan of the pure-torch backend."""
         return ops.sinkhorn(cost, backend="torch").plan
 
 
 class MeshProblem(PlanProblem):
-    """MESH with its defaults: four steps of five iterations, and five for the plan."""
+    """MESH with its defaults: four steps of five iterations, and five more for the plan."""
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: OpCase, device: torch.device) -> None:
         super().__init__(case, device)
-        # What a call draws by itself right after seeding.
+        # The noise that a call draws right after seeding.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             self.noise = NOISE * torch.randn_like(self.cost)
 
     def plans(self) -> dict[str, Callable[[Tensor], Tensor]]:
-        """Ours draws its noise as it runs; baselines are given it."""
+        """Return ours, which draws its noise, and the baselines, which are given it."""
         plans: dict[str, Callable[[Tensor], Tensor]] = {
             OURS: lambda cost: ops.mesh(cost, noise=NOISE, backend=self.backend).plan  # pyright: ignore
         }
@@ -166,14 +166,14 @@ class MeshProblem(PlanProblem):
         return plans
 
     def truth(self, cost: Tensor) -> Tensor:
-        """Pure torch."""
+        """Return the plan of the pure-torch backend."""
         return ops.mesh(cost, noise=self.noise.double(), backend="torch").plan
 
 
-class ExactProblem(Problem):
-    """Exact transport between uneven masses."""
+class ExactProblem(OpProblem):
+    """Exact transport between non-uniform masses."""
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: OpCase, device: torch.device) -> None:
         super().__init__(case, device)
         sizes = (case.m, case.n)
         self.a, self.b = (case.m * self.randn(case.batch, size).softmax(-1) for size in sizes)
@@ -184,7 +184,7 @@ class ExactProblem(Problem):
         return "triton" if self.on_gpu else "pot"
 
     def runs(self) -> dict[str, Callable[[], Any]]:
-        """By the kernel and by POT."""
+        """Return the kernel and POT."""
         names = {OURS: self.backend} | {name: name for name in self.case.baselines if has_pot()}
         return {
             name: partial(ops.emd, self.cost, self.a, self.b, backend=backend)  # pyright: ignore
@@ -192,13 +192,13 @@ class ExactProblem(Problem):
         }
 
     def errors(self, result: Any) -> dict[str, float]:
-        """Of the plan's cost and marginals."""
+        """Return the errors of cost and marginals."""
         a, b = self.a.double(), self.b.double()
         return exact_errors(result, a, b * (a.sum(-1, keepdim=True) / b.sum(-1, keepdim=True)))
 
 
-class AssignProblem(Problem):
-    """The best one-to-one matching."""
+class AssignProblem(OpProblem):
+    """The optimal one-to-one assignment."""
 
     @property
     def backend(self) -> str:
@@ -206,7 +206,7 @@ class AssignProblem(Problem):
         return "triton" if self.on_gpu else "scipy"
 
     def runs(self) -> dict[str, Callable[[], Any]]:
-        """By the kernel and by SciPy."""
+        """Return the kernel and SciPy."""
         names = {OURS: self.backend} | {name: name for name in self.case.baselines}
         return {
             name: partial(ops.assign, self.cost, backend=backend)  # pyright: ignore
@@ -214,11 +214,11 @@ class AssignProblem(Problem):
         }
 
     def errors(self, result: Any) -> dict[str, float]:
-        """Of the total."""
+        """Return the error of the total cost."""
         return assignment_errors(result, self.cost)
 
 
-PROBLEMS: dict[OpName, type[Problem]] = {
+PROBLEMS: dict[OpName, type[OpProblem]] = {
     "softmax": SoftmaxProblem,
     "sinkhorn": SinkhornProblem,
     "mesh": MeshProblem,

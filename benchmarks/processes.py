@@ -1,8 +1,8 @@
-"""Many processes that compile at once and are timed one after another.
+"""Processes that compile at the same time and are timed one after another.
 
-All of them wait for one lock before they time anything. The process that started them holds it
-until the last of them has compiled, so that nothing else is going on while one is timed. A process
-that dies gives the lock back.
+Each process waits for a shared lock before it times anything. The parent holds the lock until all
+processes have compiled, so that nothing else is running while one is timed. The lock is released
+if a process dies.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ import torch
 
 from benchmarks.measure import (
     AnyCase,
-    Hear,
-    Row,
+    Measurement,
+    OnProgress,
     failed,
     finish_all,
     named,
@@ -40,58 +40,58 @@ def measure_in_processes(
     groups: Sequence[Sequence[AnyCase]],
     device: torch.device,
     seconds: float,
-    hear: Hear,
+    on_progress: OnProgress,
     most: int | None = None,
-) -> list[Row]:
-    """As :func:`~benchmarks.measure.measure`, a process for each group.
+) -> list[Measurement]:
+    """Do what :func:`~benchmarks.measure.measure` does, with one process per group.
 
     Args:
-        section: A module of this package.
-        groups: Cases; each group is one process.
-        device: Where to measure.
-        seconds: For each thing that is timed.
-        hear: Told of progress.
-        most: Processes at a time; by default somewhat more than cores, as they wait for the GPU.
+        section: Name of a module of this package.
+        groups: Cases, one process per group.
+        device: Device to measure.
+        seconds: Seconds per computation that is timed.
+        on_progress: Called as cases are compiled and timed.
+        most: Processes at a time; by default 1.5 per core, because they also wait for the GPU.
     """
     size = max(1, 3 * _cores() // 2) if most is None else most
     total = sum(len(group) for group in groups)
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     for i in range(0, len(groups), size):
         wave = [
             {"section": section, "device": str(device), "seconds": seconds, "cases": list(group)}
             for group in groups[i : i + size]
         ]
-        for found in _run(wave, lambda what: hear(len(rows), total, what)):
+        for found in _run(wave, lambda what: on_progress(len(rows), total, what)):
             for row in found:
                 rows.append(row)
-                hear(len(rows), total, named(row))
+                on_progress(len(rows), total, named(row))
     return rows
 
 
 @dataclass
 class _Job:
-    """One process and where it leaves its signs."""
+    """A process and the folder that it reports to."""
 
     cases: list[AnyCase]
     process: "subprocess.Popen[bytes]"
     folder: Path
 
-    def waits(self) -> bool:
-        """Whether the others may begin to be timed: it has compiled, or is no more."""
+    def is_ready(self) -> bool:
+        """Return whether it has compiled or ended, so that timing can start."""
         return (self.folder / "ready").exists() or self.process.poll() is not None
 
-    def rows(self) -> list[Row]:
-        """What it measured; waits for its end."""
+    def rows(self) -> list[Measurement]:
+        """Wait for its end and return what it measured."""
         self.process.wait()
         with contextlib.suppress(OSError):
             return json.loads((self.folder / "rows.json").read_text(encoding="utf-8"))
         log = (self.folder / "log").read_text(encoding="utf-8", errors="replace")
         last = (log.strip().splitlines() or ["nothing"])[-1]
-        why = f"its process ended with {self.process.returncode} and said: {last}"[:300]
+        why = f"its process exited with {self.process.returncode} after printing: {last}"[:300]
         return [failed(case, why) for case in self.cases]
 
 
-def _run(wave: list[dict[str, Any]], tell: Callable[[str], None]) -> Iterator[list[Row]]:
+def _run(wave: list[dict[str, Any]], tell: Callable[[str], None]) -> Iterator[list[Measurement]]:
     with tempfile.TemporaryDirectory(prefix="slotmesh-bench-") as name:
         jobs: list[_Job] = []
         try:
@@ -110,7 +110,7 @@ def _run(wave: list[dict[str, Any]], tell: Callable[[str], None]) -> Iterator[li
 def _wait(jobs: list[_Job], tell: Callable[[str], None]) -> None:
     told = -1
     while told < len(jobs):
-        ready = sum(job.waits() for job in jobs)
+        ready = sum(job.is_ready() for job in jobs)
         if ready > told:
             tell(f"checked and compiled {ready} of {len(jobs)}")
             told = ready
@@ -122,15 +122,15 @@ def _start(job: dict[str, Any], folder: Path) -> _Job:
     cases: list[Any] = job["cases"]
     text = json.dumps(job | {"cases": [asdict(case) for case in cases]})
     (folder / "job.json").write_text(text, encoding="utf-8")
-    # Each has a core and a half: no threads that only get into each other's way.
-    calm = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
+    # There is less than one core per process: more threads would only compete.
+    quiet = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", __name__, str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=os.environ | calm,
+            env=os.environ | quiet,
         )
     return _Job(cases, process, folder)
 
@@ -148,7 +148,7 @@ def _cores() -> int:
 
 
 def work(folder: Path) -> None:
-    """What one process does: prepare, wait for its turn, time, write."""
+    """Prepare, wait for the turn of this process, time, and write."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     kind = section_module(job["section"]).CASE
     cases = [

@@ -1,4 +1,4 @@
-"""Results as files: one for each machine and torch, with a section for each kind of measurement."""
+"""Result files: one per device and version of torch, with a section per kind of measurement."""
 
 import json
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import Row, named
+from benchmarks.measure import Measurement, named
 from slotmesh.environment import device_name, environment
 from slotmesh.files import slug, write_whole
 
@@ -16,28 +16,42 @@ FOLDER = Path("benchmarks/results")
 
 
 def result_path(folder: Path, device: torch.device) -> Path:
-    """The file of a device and this torch."""
+    """Return the path of the result of a device and the installed torch."""
     return folder / f"{slug(device_name(device))}-{torch.__version__.replace('+', '-')}.json"
 
 
 def versions(device: torch.device) -> dict[str, Any]:
-    """What a measurement depends on beside the device and torch, which the file is named by."""
+    """Return what a section depends on besides device and torch, which name the file."""
     found = environment(device)
-    names = ("cuda", "triton", "python", "slotmesh")
-    return {"threads": torch.get_num_threads()} | {name: found.get(name) for name in names}
+    packages = ("cuda", "triton", "python", "slotmesh")
+    return {"threads": torch.get_num_threads(), **{name: found.get(name) for name in packages}}
+
+
+def current_command(recorded: str) -> str:
+    """Return a recorded command as it is typed today.
+
+    Example:
+        >>> from benchmarks.record import current_command
+        >>> current_command("slotmesh bench ops --device cpu")
+        'python -m benchmarks ops --device cpu'
+    """
+    former = "slotmesh bench "
+    if not recorded.startswith(former):
+        return recorded
+    return f"python -m benchmarks {recorded.removeprefix(former)}"
 
 
 def write_section(
-    path: Path, section: str, command: str, rows: list[Row], device: torch.device
+    path: Path, section: str, command: str, rows: list[Measurement], device: torch.device
 ) -> None:
-    """Put a section into the file of a device; its other sections stay.
+    """Write a section to the file of a device; its other sections are kept.
 
     Args:
-        path: From :func:`result_path`.
+        path: A path from :func:`result_path`.
         section: ``ops``, ``steps`` or ``table1``.
-        command: What to type to measure it again.
-        rows: What was measured.
-        device: Where.
+        command: The command that measures it again.
+        rows: The measurements.
+        device: The device that was measured.
     """
     result: dict[str, Any] = {
         "device": device_name(device),
@@ -66,7 +80,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def read_all(folder: Path) -> dict[str, dict[str, Any]]:
-    """The results of a folder by the stems of their names; other files are left out."""
+    """Return the results in a folder by the stems of their files; other files are skipped."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         try:
@@ -76,8 +90,8 @@ def read_all(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def wrong(rows: Iterable[Row]) -> list[str]:
-    """What has failed its check, in words."""
+def wrong(rows: Iterable[Measurement]) -> list[str]:
+    """Return what failed its check, in words."""
     found: list[str] = []
     for row in rows:
         if not row["passed"]:
@@ -89,7 +103,7 @@ def wrong(rows: Iterable[Row]) -> list[str]:
 
 
 def _as_json(result: dict[str, Any]) -> str:
-    """One line a row: long, but to be compared line by line."""
+    """Return JSON with one line per measurement, so that versions can be compared by line."""
     head = [f"  {json.dumps(key)}: {json.dumps(result[key])}" for key in ("device", "torch")]
     sections = [_section(name, one) for name, one in result["sections"].items()]
     body = ",\n".join(sections)
@@ -107,7 +121,7 @@ def _section(name: str, section: dict[str, Any]) -> str:
     return f"    {json.dumps(name)}: {{\n" + ",\n".join(entries) + "\n    }"
 
 
-def _why(row: Row) -> str:
+def _why(row: Measurement) -> str:
     if "failure" in row:
         return row["failure"]
     return ", ".join(f"{kind} {_off(error)}" for kind, error in row["error"].items())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.gate import noted, passed, relative
 from benchmarks.kernels import profiled
-from benchmarks.measure import Hear, Row, measure, nobody
+from benchmarks.measure import Measurement, OnProgress, measure, noop
 from benchmarks.timing import time_together
 from slotmesh.models import to_unit
 from slotmesh.ops._drawn import Drawing, Drawn
@@ -26,16 +26,16 @@ Precision = Literal["32", "tf32", "bf16"]
 
 VARIANTS = ("SA", "SA-SH", "SA-EMD", "SA-MESH")
 BATCHES = 4
-"""Different batches that the steps go through; they are made before."""
-# Steps of a sample: as in training, the host prepares the next while a GPU computes.
+"""Number of batches that the steps cycle through; they are generated in advance."""
+# Steps per sample: as in training, the host prepares the next step while a GPU computes.
 _BLOCK = {"cuda": 25, "cpu": 1}
 LIMITS: dict[Precision, dict[str, float]] = {
     "32": {"loss": 1e-5, "gradient": 1e-2},
-    # Transport amplifies the rounding of queries and keys; a wrong term would be off by more.
+    # Transport amplifies the rounding of queries and keys; a real mistake would be larger.
     "tf32": {"loss": 1e-3, "gradient": 0.05},
     "bf16": {"loss": 5e-3, "gradient": 0.1},
 }
-"""Relative errors of the first step, against float64."""
+"""Limits of relative errors of the first step, against float64."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class StepCase:
     precision: Precision
     preset: Literal["quick", "paper"] = "paper"
 
-    def row(self) -> Row:
-        """What it is about, as results hold it."""
+    def row(self) -> Measurement:
+        """Return the part of the measurement that identifies the case."""
         return {
             "name": self.task,
             "variant": self.variant,
@@ -63,7 +63,7 @@ CASE = StepCase
 
 
 def step_cases(kind: str, *, quick: bool = False) -> list[StepCase]:
-    """The cases for a kind of device, ``cuda`` or ``cpu``.
+    """Return the cases for ``cuda`` or ``cpu``.
 
     Example:
         >>> from benchmarks.steps import step_cases
@@ -81,17 +81,20 @@ def step_cases(kind: str, *, quick: bool = False) -> list[StepCase]:
 
 
 def measure_steps(
-    cases: Sequence[StepCase], device: torch.device, seconds: float = 1.0, hear: Hear = nobody
-) -> list[Row]:
-    """A row for each case: its error, and its time if that is small enough."""
-    return measure("steps", [[case] for case in cases], device, seconds, hear)
+    cases: Sequence[StepCase],
+    device: torch.device,
+    seconds: float = 1.0,
+    on_progress: OnProgress = noop,
+) -> list[Measurement]:
+    """Return one measurement per case: its error, and its time if the error is small enough."""
+    return measure("steps", [[case] for case in cases], device, seconds, on_progress)
 
 
 def experiment_of(case: StepCase) -> Experiment:
-    """The experiment of a case.
+    """Return the experiment of a case.
 
-    SA-EMD is in no table of object discovery, and so not offered there; it is SA-SH with another
-    transport.
+    No table of object discovery has SA-EMD, so the task does not offer it; it is built from SA-SH
+    with another transport.
     """
     kind = TASKS[case.task]
     near = case.variant if case.variant in kind.variants() else "SA-SH"
@@ -109,11 +112,11 @@ def experiment_of(case: StepCase) -> Experiment:
 class PreparedStep:
     """A training step that is ready to be timed: losses, backward, clip, Adam.
 
-    On a GPU it is compiled and recorded, as ``slotmesh train`` has it there.
+    On a GPU it is compiled and captured, as in ``slotmesh train``.
 
     Args:
-        case: Which.
-        device: Where.
+        case: The task, variant and precision.
+        device: Device to measure.
     """
 
     def __init__(self, case: StepCase, device: torch.device) -> None:
@@ -139,7 +142,7 @@ class PreparedStep:
         self.adam = torch.optim.Adam(self.model.parameters(), lr=settings.optim.lr, fused=fused)
         self._check(*right)
 
-    def finish(self, seconds: float) -> Row:
+    def finish(self, seconds: float) -> Measurement:
         """Time the step; nothing else may use the device meanwhile."""
         if self.row["passed"]:
             batches, size = cycle(self.batches), _BLOCK[self.device.type]
@@ -156,7 +159,7 @@ class PreparedStep:
         return self.row
 
     def step(self, batch: Any) -> None:
-        """One step."""
+        """Take one training step."""
         self._gradient(batch)
         clip = self.experiment.settings.optim.clip
         limit = float("inf") if clip is None else clip
@@ -164,7 +167,7 @@ class PreparedStep:
         self.adam.step()
 
     def _gradient(self, batch: Any) -> Tensor:
-        """The loss; its gradient is left with the weights."""
+        """Return the loss and leave its gradient in the weights."""
         if self.fast is not None:
             return self.fast(batch, 0)["loss"]
         self.adam.zero_grad()
@@ -175,7 +178,7 @@ class PreparedStep:
         return loss.detach()
 
     def _check(self, right_loss: Tensor, right: Tensor) -> None:
-        """The first step, as it is timed, against the truth."""
+        """Compare the first step, as it is timed, with the truth."""
         with precision(self.case.precision):
             loss = self._gradient(self.batches[0])
         gradient = _flat([p.grad for p in self.model.parameters()])
@@ -184,7 +187,7 @@ class PreparedStep:
         self.row |= {"error": noted(errors), "passed": right_enough}
 
     def _truth(self) -> tuple[Tensor, Tensor]:
-        """Loss and gradient in float64, where no kernel is used, with the same random numbers."""
+        """Return loss and gradient in float64, without kernels, with the same random numbers."""
         drawing = Drawing(self._noise())
         with torch.no_grad():
             self.experiment.losses(self.model, self.batches[0], drawing)  # pyright: ignore
@@ -207,7 +210,7 @@ def prepare(case: StepCase, device: torch.device) -> PreparedStep:
 
 @contextmanager
 def precision(name: str) -> Iterator[None]:
-    """Products of float32 numbers in tf32 or not."""
+    """Allow or forbid TF32 in products of float32 numbers."""
     matmul, conv = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = name == "tf32"

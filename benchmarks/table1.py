@@ -6,30 +6,29 @@ from dataclasses import dataclass, replace
 import torch
 
 from benchmarks.gate import noted, passed, relative
-from benchmarks.measure import Hear, Row, measure, nobody
+from benchmarks.measure import Measurement, OnProgress, measure, noop
 from benchmarks.timing import time_together
-from paper.replicas import Together
+from paper.replicas import ReplicaTrainer
+from paper.table1.jobs import VARIANTS
+from paper.table1.record import SIGMAS
 from slotmesh.training.stream import Order
 from slotmesh.training.tasks import experiment, preset
 
-VARIANTS = ("SA", "SA-SH", "SA-EMD", "SA-MESH")
-SIGMAS = (1.0, 0.1, 0.01)
-"""The columns of Table 1."""
 LIMITS = {"loss": 1e-4}
-"""Relative error of the first losses, against the runs one by one."""
-# Steps of a sample: as many as are prepared at a time, or few where a step takes long.
+"""Limit of the relative error of the first losses, against each run alone."""
+# Steps per sample: as many as are prepared at a time, or few where a step takes long.
 _BLOCK = {"cuda": 100, "cpu": 4}
 
 
 @dataclass(frozen=True)
 class Table1Case:
-    """A variant with some seeds for each sigma."""
+    """A variant with this many seeds per sigma."""
 
     variant: str
     seeds: int = 5
 
-    def row(self) -> Row:
-        """What it is about, as results hold it."""
+    def row(self) -> Measurement:
+        """Return the part of the measurement that identifies the case."""
         replicas = self.seeds * len(SIGMAS)
         return {"name": "random-objects", "variant": self.variant, "replicas": replicas}
 
@@ -38,25 +37,28 @@ CASE = Table1Case
 
 
 def table1_cases(*, quick: bool = False) -> list[Table1Case]:
-    """All variants with five seeds; quick: two variants with one."""
+    """Return all variants with five seeds or, if quick, two variants with one."""
     if quick:
         return [Table1Case(variant, 1) for variant in ("SA", "SA-MESH")]
     return [Table1Case(variant) for variant in VARIANTS]
 
 
 def measure_table1(
-    cases: Sequence[Table1Case], device: torch.device, seconds: float = 1.0, hear: Hear = nobody
-) -> list[Row]:
-    """A row for each case: the time of a step, and what all steps of the paper's would take."""
-    return measure("table1", [[case] for case in cases], device, seconds, hear)
+    cases: Sequence[Table1Case],
+    device: torch.device,
+    seconds: float = 1.0,
+    on_progress: OnProgress = noop,
+) -> list[Measurement]:
+    """Return one measurement per case: the time of a step, and that of all steps of the paper."""
+    return measure("table1", [[case] for case in cases], device, seconds, on_progress)
 
 
 class PreparedRuns:
-    """Runs that have begun to be trained together, and are right so far.
+    """Replicas whose first losses have been checked, ready to be timed.
 
     Args:
-        case: Which.
-        device: Where.
+        case: The variant and its seeds.
+        device: Device to measure.
     """
 
     def __init__(self, case: Table1Case, device: torch.device) -> None:
@@ -70,9 +72,9 @@ class PreparedRuns:
         ]
         data = runs[0].settings.data
         self.steps = runs[0].settings.steps
-        self.together = Together(runs, device=device)
-        self.together.advance(self.block)
-        errors = {"loss": relative(self.together.losses()[0], self._alone())}
+        self.trainer = ReplicaTrainer(runs, device=device)
+        self.trainer.advance(self.block)
+        errors = {"loss": relative(self.trainer.losses()[0], self._alone())}
         self.row = case.row() | {
             "batch": data.batch_size,
             "n": data.n_objects + data.n_background,
@@ -81,14 +83,14 @@ class PreparedRuns:
             "passed": passed(errors, LIMITS),
         }
 
-    def finish(self, seconds: float) -> Row:
+    def finish(self, seconds: float) -> Measurement:
         """Time steps; nothing else may use the device meanwhile."""
         if not self.row["passed"]:
             return self.row
         block = time_together({"": self._advance}, self.device, seconds)[""]
-        failed = sum(step is not None for step in self.together.failed())
+        failed = sum(step is not None for step in self.trainer.failed())
         if failed:
-            return self.row | {"passed": False, "failure": f"{failed} runs became not finite"}
+            return self.row | {"passed": False, "failure": f"{failed} runs diverged"}
         times = block.over(self.block)
         return self.row | {
             **times.row(),
@@ -98,12 +100,12 @@ class PreparedRuns:
         }
 
     def _advance(self) -> None:
-        self.together.advance(self.together.step + self.block)
+        self.trainer.advance(self.trainer.step + self.block)
 
     def _alone(self) -> torch.Tensor:
-        """The first loss of each run, computed by itself: ``(R)``."""
+        """Return the first loss of each run computed alone, ``(R)``."""
         losses: list[torch.Tensor] = []
-        for made in self.together.experiments:
+        for made in self.trainer.experiments:
             size = made.settings.data.batch_size
             source, n = made.source("train", self.device)
             sample = source.sample(Order(n, batch_size=size, seed=made.settings.seed).batch(0))
@@ -115,5 +117,5 @@ class PreparedRuns:
 
 
 def prepare(case: Table1Case, device: torch.device) -> PreparedRuns:
-    """Begin to train; see :func:`~benchmarks.measure.measure`."""
+    """Start training; see :func:`~benchmarks.measure.measure`."""
     return PreparedRuns(case, device)

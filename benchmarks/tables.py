@@ -1,4 +1,4 @@
-"""Results on a screen of 80 columns."""
+"""Tables of measurements for a terminal with 80 columns."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from rich import box
 from rich.table import Table
 
-from benchmarks.measure import Row
+from benchmarks.measure import Measurement
 
 NOTHING = "-"
 
 
-def ops_table(rows: Sequence[Row]) -> Table:
-    """Operations: times, baselines, memory, errors."""
+def ops_table(rows: Sequence[Measurement]) -> Table:
+    """Return operations with times, baselines, memory and errors."""
     table = _table("Operations, ms", "op", "batch x n x m")
     for head in ("median", "10 to 90 %", "baseline", "memory", "error"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
-        others: dict[str, Row] = row.get("baselines", {})
+        others: dict[str, Measurement] = row.get("baselines", {})
         table.add_row(
             row["name"],
             " x ".join(f"{row[key]}" for key in ("batch", "n", "m")),
@@ -28,12 +28,12 @@ def ops_table(rows: Sequence[Row]) -> Table:
             largest_error(row),
             style=None if row["passed"] else "red",
         )
-    table.caption = "Memory: the most that a call needs beyond its inputs, in cost matrices."
+    table.caption = "Memory: peak of a call beyond its inputs, in cost matrices."
     return table
 
 
-def steps_table(rows: Sequence[Row]) -> Table:
-    """Training steps: times, and how they compare with SA's."""
+def steps_table(rows: Sequence[Measurement]) -> Table:
+    """Return training steps with their times, also relative to SA."""
     table = _table("Training steps, ms", "task", "variant", "batch", "float")
     for head in ("median", "10 to 90 %", "over SA", "error"):
         table.add_column(head, justify="right", no_wrap=True)
@@ -52,9 +52,9 @@ def steps_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def table1_table(rows: Sequence[Row]) -> Table:
-    """Table 1: a step of all replicas, and what the whole would take."""
-    table = _table("Table 1, ms a step of all runs at once", "variant", "runs", "steps timed")
+def table1_table(rows: Sequence[Measurement]) -> Table:
+    """Return the time of a step of all runs of Table 1, and that of the whole training."""
+    table = _table("Table 1, ms per step of all runs at once", "variant", "runs", "steps timed")
     for head in ("median", "10 to 90 %", "all (extrapolated)"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
@@ -70,27 +70,27 @@ def table1_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-TABLES: dict[str, Callable[[Sequence[Row]], Table]] = {
+TABLES: dict[str, Callable[[Sequence[Measurement]], Table]] = {
     "ops": ops_table,
     "steps": steps_table,
     "table1": table1_table,
 }
 
 
-def milliseconds(row: Row) -> str:
-    """Three digits; a dash where nothing was timed."""
+def milliseconds(row: Measurement) -> str:
+    """Return the median with three digits; a dash if it was not timed."""
     return three(row["ms"]) if "ms" in row else NOTHING
 
 
-def spread(row: Row) -> str:
-    """How far the tenth and the ninetieth percentile are from the median."""
+def spread(row: Measurement) -> str:
+    """Return the 10th and the 90th percentile relative to the median."""
     if "ms" not in row:
         return NOTHING
     return " ".join(f"{row[key] / row['ms'] - 1:+.0%}" for key in ("p10_ms", "p90_ms"))
 
 
-def over_sa(row: Row, rows: Sequence[Row]) -> str:
-    """The time over that of SA, all else equal."""
+def over_sa(row: Measurement, rows: Sequence[Measurement]) -> str:
+    """Return the time divided by that of SA, all else equal."""
     same = ("name", "batch", "precision")
     for other in rows:
         alike = other["variant"] == "SA" and all(other[key] == row[key] for key in same)
@@ -99,13 +99,13 @@ def over_sa(row: Row, rows: Sequence[Row]) -> str:
     return NOTHING
 
 
-def whole_run(row: Row) -> str:
-    """What all steps would take."""
+def whole_run(row: Measurement) -> str:
+    """Return the extrapolated time of all steps."""
     return f"{row['extrapolated_s']:.0f} s" if "extrapolated_s" in row else NOTHING
 
 
-def largest_error(row: Row) -> str:
-    """Of all that were checked."""
+def largest_error(row: Measurement) -> str:
+    """Return the largest error of all checks."""
     if "error" not in row:
         return "failed"
     errors: list[float | None] = list(row["error"].values())
@@ -114,7 +114,7 @@ def largest_error(row: Row) -> str:
 
 
 def three(x: float) -> str:
-    """Three digits, without an exponent.
+    """Return a number with three digits and no exponent.
 
     Example:
         >>> from benchmarks.tables import three

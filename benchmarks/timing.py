@@ -1,6 +1,6 @@
-"""Medians: of CUDA events around replays of a graph, or of the clock around calls on the CPU.
+"""Median times, by CUDA events on a GPU and by the clock on a CPU.
 
-Inputs are the same in every call, so on a GPU they are found in its L2 cache where they fit.
+Inputs are the same in every call, so on a GPU they come from the L2 cache if they fit.
 """
 
 import math
@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
-Run = Callable[[], object]
+Timed = Callable[[], object]
 
-# A sample is as many calls as take this long: the clocks are not exact below it.
+# A sample has as many calls as take this long: clocks are not precise below it.
 SAMPLE_MS = 1.0
 MOST_CALLS = 100
 FEWEST, MOST = 5, 50
-"""Samples of one run."""
+"""Minimum and maximum number of samples."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """How long a call takes, in milliseconds."""
+    """The time of a call, in milliseconds."""
 
     ms: float
     """The median."""
@@ -32,11 +32,11 @@ class Times:
     samples: int
 
     def over(self, calls: int) -> "Times":
-        """Of one call, where so many were timed as one."""
+        """Return the times of one call if this many were timed as one."""
         return Times(self.ms / calls, self.p10 / calls, self.p90 / calls, self.samples)
 
     def row(self) -> dict[str, Any]:
-        """As results hold it, with five digits."""
+        """Return the part of a measurement with the times, with five digits."""
         return {
             "ms": _short(self.ms),
             "p10_ms": _short(self.p10),
@@ -46,14 +46,14 @@ class Times:
 
 
 def time_together(
-    runs: Mapping[str, Run], device: torch.device, seconds: float
+    runs: Mapping[str, Timed], device: torch.device, seconds: float
 ) -> dict[str, Times]:
-    """Time several computations in turn, so that a slow moment of the machine is one for all.
+    """Time several computations in turn, so that a slow phase of the machine affects all.
 
     Args:
         runs: Functions without arguments, by name.
-        device: Where they compute.
-        seconds: For each of them; five samples are taken even if they need longer.
+        device: Device they run on.
+        seconds: Seconds per function; at least five samples are taken.
 
     Example:
         >>> import torch
@@ -77,8 +77,8 @@ def time_together(
     return {name: _times(ms) for name, ms in found.items()}
 
 
-def peak_memory(run: Run, device: torch.device) -> int:
-    """Bytes that a call needs on a GPU at most, beyond what is allocated already."""
+def peak_memory(run: Timed, device: torch.device) -> int:
+    """Return the peak memory of a call on a GPU in bytes, beyond what is already allocated."""
     run()
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -90,7 +90,7 @@ def peak_memory(run: Run, device: torch.device) -> int:
     return most - before
 
 
-def _cuda_sample(run: Run, calls: int) -> float:
+def _cuda_sample(run: Timed, calls: int) -> float:
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     first.record()
@@ -101,7 +101,7 @@ def _cuda_sample(run: Run, calls: int) -> float:
     return first.elapsed_time(last) / calls
 
 
-def _cpu_sample(run: Run, calls: int) -> float:
+def _cpu_sample(run: Timed, calls: int) -> float:
     began = time.perf_counter()
     for _ in range(calls):
         run()

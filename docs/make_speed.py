@@ -1,4 +1,4 @@
-"""Put the results of `python -m benchmarks` that are in benchmarks/results into docs/speed.md."""
+"""Write the results of `python -m benchmarks` in benchmarks/results to docs/speed.md."""
 
 from pathlib import Path
 

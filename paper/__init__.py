@@ -1,19 +1,24 @@
-"""The paper: its tables, measured, its figures, and the page about both.
+"""Everything that exists for one paper: its tables measured, its figures, and RESULTS.md.
 
-Importable from a clone of the repository; ``python -m paper --help`` lists the commands.
+Run it from the root of a clone; ``python -m paper --help`` lists the commands.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from paper.choice import Table1Choice, run_choice
-from paper.emd_study import Table1Emd, run_emd_study
-from paper.figures import Figure, run_figure
-from paper.page import Results, run_results
-from paper.real import RealClevr, run_real
-from paper.table1 import Table1, run_table1
-from paper.trained import COMMANDS as TRAINED
-from paper.trained import TrainTable, run_table
+from paper.figures import DrawFigure, run_figure
+from paper.page import ResultsPage, run_results
+from paper.real_clevr import RealClevr, run_real
+from paper.table1 import (
+    Table1,
+    Table1Choice,
+    Table1Emd,
+    run_choice,
+    run_emd_study,
+    run_table1,
+)
+from paper.tables import COMMANDS as TRAINED
+from paper.tables import TrainTable, run_table
 
 COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "table1": (Table1, run_table1),
@@ -21,16 +26,16 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "table1-emd": (Table1Emd, run_emd_study),
     **TRAINED,
     "real-clevr": (RealClevr, run_real),
-    "figure": (Figure, run_figure),
-    "results": (Results, run_results),
+    "figure": (DrawFigure, run_figure),
+    "results": (ResultsPage, run_results),
 }
-"""Name, settings (a dataclass, whose docstrings are the help text), and what runs them."""
+"""By name: the settings, a dataclass whose docstrings are the help text, and what runs them."""
 
 __all__ = [
     "COMMANDS",
-    "Figure",
+    "DrawFigure",
     "RealClevr",
-    "Results",
+    "ResultsPage",
     "Table1",
     "Table1Choice",
     "Table1Emd",

@@ -58,7 +58,7 @@ class Configuration:
     threads: int = 1
     shuffled: bool = False
     load: bool = False
-    deaf: bool = False
+    ignores_sigint: bool = False
     campaign: bool = False
 
     def environment(self, seed: int) -> dict[str, str]:
@@ -74,7 +74,11 @@ class Configuration:
         return found
 
     def __str__(self) -> str:
-        words = {"shuffled": self.shuffled, "load": self.load, "SIGINT ignored": self.deaf}
+        words = {
+            "shuffled": self.shuffled,
+            "load": self.load,
+            "SIGINT ignored": self.ignores_sigint,
+        }
         words |= {"long": self.campaign}
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         return ", ".join([self.instructions, threads, *(k for k, v in words.items() if v)])
@@ -82,11 +86,11 @@ class Configuration:
 
 CONFIGURATIONS = {
     "plain": Configuration(),
-    "sse-1": Configuration("sse", 1, shuffled=True, load=True, deaf=True),
+    "sse-1": Configuration("sse", 1, shuffled=True, load=True, ignores_sigint=True),
     "sse-4": Configuration("sse", 4, load=True),
-    "avx2-1": Configuration("avx2", 1, shuffled=True, deaf=True),
+    "avx2-1": Configuration("avx2", 1, shuffled=True, ignores_sigint=True),
     "avx2-4": Configuration("avx2", 4, shuffled=True, load=True),
-    "avx512-4": Configuration("avx512", 4, shuffled=True, deaf=True),
+    "avx512-4": Configuration("avx512", 4, shuffled=True, ignores_sigint=True),
     "campaign": Configuration(campaign=True),
 }
 
@@ -121,7 +125,7 @@ def busy(wanted: bool) -> Iterator[None]:
 
 def run(configuration: Configuration, tests: list[str], seed: int, limit: float) -> Result:
     """Run the tests; what each of them came to, as far as pytest got."""
-    action = signal.SIG_IGN if configuration.deaf else signal.SIG_DFL
+    action = signal.SIG_IGN if configuration.ignores_sigint else signal.SIG_DFL
     result, start = Result(configuration), time.monotonic()
     with tempfile.TemporaryDirectory() as folder, busy(configuration.load):
         report = Path(folder) / "report.xml"

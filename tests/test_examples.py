@@ -9,18 +9,24 @@ from types import ModuleType
 
 import pytest
 
+import benchmarks
+import paper
 import slotmesh
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODULES = [
-    slotmesh,
-    *(
-        importlib.import_module(info.name)
-        for info in pkgutil.walk_packages(slotmesh.__path__, "slotmesh.")
-        # Kernels are imported when they run, in the interpreter or natively, and have no examples.
-        if "._triton" not in info.name
-    ),
+    module
+    for room in (slotmesh, paper, benchmarks)
+    for module in (
+        room,
+        *(
+            importlib.import_module(info.name)
+            for info in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
+            # Kernels are imported when they run, natively or interpreted, and have no examples.
+            if "._triton" not in info.name
+        ),
+    )
 ]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 

@@ -26,7 +26,7 @@ def test_instructions():
     assert os.environ.get("ATEN_CPU_CAPABILITY") == {capability}
 
 def test_signal():
-    assert (signal.getsignal(signal.SIGINT) is signal.SIG_IGN) == {deaf}
+    assert (signal.getsignal(signal.SIGINT) is signal.SIG_IGN) == {ignores_sigint}
 """
 
 
@@ -59,7 +59,7 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
 
 
 def test_a_test_that_fails_in_one_configuration_only(tmp_path: Path) -> None:
-    (tmp_path / "test_some.py").write_text(TESTS.format(capability="None", deaf="True"))
+    (tmp_path / "test_some.py").write_text(TESTS.format(capability="None", ignores_sigint="True"))
     code, said = run(tmp_path, "--only", "plain,avx2-1", "--seed", "3")
     assert code == 1, said
     *_, plain, avx2, _, one, other, again = said.splitlines()
@@ -72,7 +72,7 @@ def test_a_test_that_fails_in_one_configuration_only(tmp_path: Path) -> None:
 
 
 def test_all_is_well(tmp_path: Path) -> None:
-    (tmp_path / "test_some.py").write_text(TESTS.format(capability="None", deaf="False"))
+    (tmp_path / "test_some.py").write_text(TESTS.format(capability="None", ignores_sigint="False"))
     code, said = run(tmp_path, "--only", "plain campaign")
     assert code == 0, said
     assert "No test failed, and none ended differently." in said
@@ -127,7 +127,7 @@ def test_what_the_configurations_cover(soak: ModuleType) -> None:
         ("avx512", 4),
     }
     assert sum(c.load for c in suites) == 3
-    assert {c.shuffled for c in suites} == {c.deaf for c in suites} == {False, True}
+    assert {c.shuffled for c in suites} == {c.ignores_sigint for c in suites} == {False, True}
     assert [c.campaign for c in found].count(True) == 1
     # As `make test` runs it.
     assert soak.CONFIGURATIONS["plain"] == soak.Configuration("native", 1)

@@ -1,4 +1,4 @@
-"""The wheel: for a platform with the C compiled, else for all of them."""
+"""The wheel holds the library, with its C compiled where possible; the sdist holds the rest too."""
 
 import importlib.util
 import os
@@ -6,20 +6,23 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import slotmesh
 
 ROOT = Path(__file__).resolve().parents[1]
 
 pytest.importorskip("hatchling", reason="hatchling, which builds the wheel, is not installed")
 
 
-def build(folder: Path, **changes: str) -> tuple[Path, str]:
-    """The wheel, and what was said while it was built."""
+def build(folder: Path, target: str = "wheel", **changes: str) -> tuple[Path, str]:
+    """The file that was built, and what was printed meanwhile."""
     done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)],
         cwd=ROOT,
         env={**os.environ, **changes},
         capture_output=True,
@@ -27,8 +30,8 @@ def build(folder: Path, **changes: str) -> tuple[Path, str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("*.whl")
-    return wheel, done.stdout + done.stderr
+    (built,) = folder.iterdir()
+    return built, done.stdout + done.stderr
 
 
 def libraries(wheel: Path) -> list[str]:
@@ -49,7 +52,7 @@ def test_wheel_with_c_needs_no_compiler(tmp_path: Path) -> None:
     assert Path(name).parent.as_posix() == "slotmesh/ops/_native"
 
     with zipfile.ZipFile(wheel) as opened:
-        opened.extractall(tmp_path / "site")
+        opened.extractall(tmp_path / "site")  # noqa: S202 (a wheel that was just built)
     code = """if True:
         import sys, torch, slotmesh
         from slotmesh.ops import backends, mesh
@@ -79,8 +82,39 @@ def test_wheel_without_a_compiler_is_for_every_platform(tmp_path: Path) -> None:
     wheel, said = build(tmp_path, PATH="", CC="", SLOTMESH_NATIVE="")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert not libraries(wheel)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "slotmesh/ops/mesh/__init__.py" in names
+    # What exists for the paper and for timing is no part of the library.
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"slotmesh", f"slotmesh-{slotmesh.__version__}.dist-info"}
     assert "no compiled C" in said
     assert "no C compiler was found" in said
+
+
+def test_sdist_holds_paper_and_benchmarks(tmp_path: Path) -> None:
+    sdist, _ = build(tmp_path, "sdist")
+    with tarfile.open(sdist) as opened:
+        names = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
+    for folder in ("src/slotmesh", "paper", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert path.relative_to(ROOT).as_posix() in names
+    assert any(name.startswith("benchmarks/results/") for name in names)
+
+
+@pytest.mark.parametrize("room", ["paper", "benchmarks"])
+def test_paper_and_benchmarks_run_from_a_clone(room: str) -> None:
+    """With the library installed and nothing else on the path than the root of the clone."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-m", room, "--help"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"python -m {room}" in done.stdout
 
 
 def test_platforms(monkeypatch: pytest.MonkeyPatch) -> None:

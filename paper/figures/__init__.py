@@ -1,6 +1,6 @@
-"""``python -m paper figure``: the figures of the paper that need no dataset, computed and drawn."""
+"""``python -m paper figure``: the figures of the paper that need no dataset."""
 
-from paper.figures.command import NAMES, Figure, run_figure
+from paper.figures.command import NAMES, DrawFigure, run_figure
 from paper.figures.objective import Derivatives, derivatives, draw_objective
 from paper.figures.potentials import (
     PotentialGaps,
@@ -18,7 +18,7 @@ from paper.figures.temperature import (
 __all__ = [
     "NAMES",
     "Derivatives",
-    "Figure",
+    "DrawFigure",
     "PotentialGaps",
     "Scaling",
     "derivatives",

@@ -1,97 +1,93 @@
-"""The command: which figures there are, how they are made and where they are written."""
+"""``python -m paper figure``: compute the figures, draw them and write them to files."""
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-import torch
 import tyro
-from matplotlib.figure import Figure as Picture
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-import slotmesh
 from paper.figures.objective import Derivatives, derivatives, draw_objective
 from paper.figures.potentials import PotentialGaps, draw_potentials, potential_gaps
-from paper.figures.temperature import (
-    Hear,
-    Scaling,
-    draw_temperature,
-    draw_unnormalised,
-    scaling,
-)
+from paper.figures.temperature import Scaling, draw_temperature, draw_unnormalised, scaling
+from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.report.figures import save_figure
 
 FigureName = Literal["temperature", "gradient-unnormalised", "potentials", "objective", "all"]
 Format = Literal["svg", "png"]
+_FIGURES = (
+    "temperature: entropy and gradient norm of Sinkhorn and MESH. gradient-unnormalised: the "
+    "gradient norms on their own scale. potentials: the benefit of reusing Sinkhorn's potentials. "
+    "objective: the derivative of a learned objective (trains for up to a minute)."
+)
 
 
 @dataclass(frozen=True)
-class Figure:
-    """Draw a figure of the paper that needs no dataset, with its numbers as JSON beside it."""
+class DrawFigure:
+    """Draw a figure of the paper that needs no dataset, and write its numbers as JSON."""
 
-    name: tyro.conf.Positional[FigureName]
-    """Which figure. temperature: entropy and gradient norm of Sinkhorn and of MESH.
-    gradient-unnormalised: the gradient norms on their own scale. potentials: what it is worth to
-    reuse Sinkhorn's potentials. objective: the derivative of a learned objective (trains for up to
-    a minute)."""
+    name: Annotated[tyro.conf.Positional[FigureName], tyro.conf.arg(help=_FIGURES)]
     out: Path = Path("figures")
     """Folder for the pictures and the numbers."""
     format: Format = "svg"
-    """Of the pictures."""
+    """File format of the pictures."""
     draws: int | None = None
-    """Random draws that are averaged (all but objective); by default enough to be smooth."""
+    """Random draws to average (not for objective); by default enough for smooth curves."""
     steps: int | None = None
-    """Training steps (objective alone); 500 by default."""
+    """Training steps (for objective only); 500 by default."""
     seed: int = 0
-    """Another seed, another run."""
+    """Seed of the draws and of the training."""
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a figure is made."""
+class FigureRecipe:
+    """How a figure is computed and drawn."""
 
     compute: Callable[..., Any]
-    """Makes a dataclass of arrays."""
-    draw: Callable[[Any], Picture]
+    """Returns a dataclass of arrays."""
+    draw: Callable[[Any], Figure]
     headline: Callable[[Any], str]
-    """What the numbers show, in one line."""
+    """Says in one line what the numbers show."""
     amount: Literal["draws", "steps"]
-    """The setting that says how much is computed; ``compute`` has it as ``n_...``."""
+    """Setting that controls the amount of computation; an argument ``n_...`` of ``compute``."""
     default: int
 
 
 RECIPES = {
-    "temperature": Recipe(scaling, draw_temperature, Scaling.entropy_headline, "draws", 256),
-    "gradient-unnormalised": Recipe(
+    "temperature": FigureRecipe(scaling, draw_temperature, Scaling.entropy_headline, "draws", 256),
+    "gradient-unnormalised": FigureRecipe(
         scaling, draw_unnormalised, Scaling.gradient_headline, "draws", 256
     ),
-    "potentials": Recipe(potential_gaps, draw_potentials, PotentialGaps.headline, "draws", 64),
-    "objective": Recipe(derivatives, draw_objective, Derivatives.headline, "steps", 500),
+    "potentials": FigureRecipe(
+        potential_gaps, draw_potentials, PotentialGaps.headline, "draws", 64
+    ),
+    "objective": FigureRecipe(derivatives, draw_objective, Derivatives.headline, "steps", 500),
 }
 NAMES: tuple[str, ...] = tuple(RECIPES)
-"""The figures there are; ``all`` is all of them."""
+"""Names of the figures; ``all`` stands for all of them."""
 
 
-def run_figure(settings: Figure, console: Console | None = None) -> list[Path]:
-    """Compute, draw and write; returns the paths of the pictures."""
+def run_figure(settings: DrawFigure, console: Console | None = None) -> list[Path]:
+    """Compute, draw and write figures; return the paths of the pictures."""
     names = _check(settings)
     console = Console() if console is None else console
     try:
         settings.out.mkdir(parents=True, exist_ok=True)
-        # A folder that cannot be written to should be known before the work, not after it.
+        # Report a folder that cannot be written to before the work, not after it.
         probe = settings.out / ".figure.part"
         probe.touch()
         probe.unlink()
     except OSError as error:
         raise ValueError(
-            f"--out {settings.out} cannot be written to: {error.strerror or error}. Choose a "
-            "folder that can."
+            f"--out is {settings.out}, which cannot be written to: {error.strerror or error}. "
+            "Choose another folder."
         ) from error
     computed: dict[Callable[..., Any], Any] = {}
     pictures: list[Path] = []
@@ -109,11 +105,11 @@ def run_figure(settings: Figure, console: Console | None = None) -> list[Path]:
     return pictures
 
 
-def _check(settings: Figure) -> tuple[str, ...]:
-    """The figures that were asked for, if everything asked for makes sense."""
+def _check(settings: DrawFigure) -> tuple[str, ...]:
+    """Return the names of the figures to draw, if the settings are valid."""
     if settings.name not in get_args(FigureName):
         known = ", ".join(get_args(FigureName))
-        raise ValueError(f"there is no figure {settings.name!r}, expected one of {known}.")
+        raise ValueError(f"got the figure {settings.name!r}, expected one of {known}.")
     if settings.format not in get_args(Format):
         raise ValueError(f"--format is {settings.format!r}, expected svg or png.")
     names = NAMES if settings.name == "all" else (settings.name,)
@@ -125,44 +121,48 @@ def _check(settings: Figure) -> tuple[str, ...]:
         if all(RECIPES[name].amount != option for name in names):
             other = RECIPES[settings.name].amount
             raise ValueError(
-                f"--{option} means nothing to the figure {settings.name}; it has --{other} instead."
+                f"--{option} does not apply to the figure {settings.name}. Use --{other} instead."
             )
     if not 0 <= settings.seed < 2**63:
         raise ValueError(f"--seed is {settings.seed}, expected at least 0 and below 2^63.")
     return names
 
 
-def _options(recipe: Recipe, settings: Figure) -> dict[str, int]:
+def _options(recipe: FigureRecipe, settings: DrawFigure) -> dict[str, int]:
     given = settings.draws if recipe.amount == "draws" else settings.steps
     amount = recipe.default if given is None else given
     return {f"n_{recipe.amount}": amount, "seed": settings.seed}
 
 
-def _compute(name: str, recipe: Recipe, settings: Figure, console: Console) -> Any:
+def _compute(name: str, recipe: FigureRecipe, settings: DrawFigure, console: Console) -> Any:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    # Without a terminal all that a bar leaves is an empty line.
+    # Without a terminal a progress bar would leave an empty line.
     quiet = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task(name, total=None)
-        hear: Hear = lambda done, total: progress.update(bar, completed=done, total=total)  # noqa: E731
-        return recipe.compute(**_options(recipe, settings), hear=hear)
+
+        def on_progress(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        return recipe.compute(**_options(recipe, settings), on_progress=on_progress)
 
 
-def _as_json(name: str, recipe: Recipe, settings: Figure, numbers: Any) -> str:
-    """The numbers with six digits, and what is needed to get them again."""
+def _as_json(name: str, recipe: FigureRecipe, settings: DrawFigure, numbers: Any) -> str:
+    """Return the numbers with six digits, and what is needed to compute them again."""
+    versions = environment()
     head = {
         "figure": name,
         "settings": _options(recipe, settings),
-        "versions": {"slotmesh": slotmesh.__version__, "torch": torch.__version__},
+        "versions": {package: versions[package] for package in ("slotmesh", "torch")},
     }
     body = {field.name: _plain(getattr(numbers, field.name)) for field in fields(numbers)}
     entries = {**head, **body}
-    # One line an entry: long lists of numbers would be a line a number otherwise.
+    # One line per entry: indented JSON would put every number on its own line.
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -1,4 +1,4 @@
-"""The figure behind "How MESH works": one cost matrix, step by step."""
+"""The figure on the page "How MESH works": one cost matrix, step by step."""
 
 import torch
 from matplotlib.figure import Figure
@@ -8,9 +8,9 @@ from slotmesh.report.figures import heat_map, panels
 
 
 def draw_descent(n_steps: int = 4, lr: float = 3.0, seed: int = 0) -> Figure:
-    """Changed cost (above) and plan (below) after 0, 1, ... MESH steps.
+    """Draw the adjusted cost (top) and the plan (bottom) after 0, 1, ... MESH steps.
 
-    Slots 1 and 2 are equal and both want inputs 1 and 2; slot 3 wants input 3.
+    Slots 1 and 2 are equal and close to inputs 1 and 2; slot 3 is close to input 3.
     """
     cost = torch.tensor([[0.0, 0.0, 3.0], [0.0, 0.0, 3.0], [3.0, 3.0, 0.0]])
     noise = 1e-3 * torch.randn(cost.shape, generator=torch.Generator().manual_seed(seed))

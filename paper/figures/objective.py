@@ -1,4 +1,4 @@
-"""The derivative of what MESH makes small: the entropy's, and a learned one's (appendix I)."""
+"""The derivative of the objective of MESH: of the entropy, and of a learned one (appendix I)."""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import nn
 
-from paper.figures.temperature import Hear, deaf
+from paper.figures.common import FloatArray, OnProgress, noop
 from slotmesh.models import SetCopier
 from slotmesh.nn import LearnedObjective, Mesh
 from slotmesh.ops import EntropyObjective
@@ -34,53 +34,55 @@ def _task() -> RandomObjectsSettings:
 TASK = _task()
 """Copying five random vectors among a hundred zeros, by SA-MESH with a learned objective."""
 
-Curve = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Derivatives:
-    """Derivatives by an entry p of the plan, and how the learned one came about."""
+    """Derivatives with respect to an entry p of the plan, and how the learned one was trained."""
 
-    p: Curve
+    p: FloatArray
     """``(n,)``, in (0, 1]."""
-    entropy: Curve
+    entropy: FloatArray
     """``(n,)``: -(log p + 1)."""
-    learned: Curve
-    """``(n,)``: a step function, since the network has one hidden layer of ReLUs."""
-    initial: Curve
-    """``(n,)``: that of the network before it learned."""
-    fitted_entropy: Curve
-    """``(n,)``: the entropy's, scaled and shifted to the learned one by least squares. MESH sees
-    neither: it scales its gradient to length 1, and a constant moves no mass."""
+    learned: FloatArray
+    """``(n,)``: a step function, because the network has one hidden layer of ReLUs."""
+    initial: FloatArray
+    """``(n,)``: that of the network before training."""
+    fitted_entropy: FloatArray
+    """``(n,)``: that of the entropy, scaled and shifted to the learned one by least squares. This
+    does not change MESH: it normalises its gradient, and a constant moves no mass."""
     steps: NDArray[np.int64]
     """``(k,)``: training steps at which the error was measured."""
-    errors: Curve
-    """``(k,)``: RMSE / sigma of copying, on a few fresh sets."""
+    errors: FloatArray
+    """``(k,)``: RMSE / sigma of copying, on a few held-out sets."""
     error: float
-    """The same at the end, on many."""
+    """The same at the end, on many sets."""
     correlation: float
-    """Of the learned derivative with the entropy's."""
+    """Correlation of the learned derivative with that of the entropy."""
     rank_correlation: float
-    """The same of their ranks: 1 if the learned one always falls."""
+    """Rank correlation of the two: 1 if the learned derivative always decreases."""
     initial_rank_correlation: float
-    """The same before learning."""
+    """The rank correlation before training."""
 
     def headline(self) -> str:
-        """The claim in one line."""
+        """State the claim in one line."""
         return (
-            f"rank correlation of the learned derivative with the entropy's "
-            f"{self.rank_correlation:.2f} (before learning {self.initial_rank_correlation:.2f}), "
+            f"rank correlation of the learned derivative with that of the entropy "
+            f"{self.rank_correlation:.2f} (before training {self.initial_rank_correlation:.2f}), "
             f"copying error {self.error:.2f}"
         )
 
 
 def derivatives(
-    *, n_steps: int, seed: int = 0, task: RandomObjectsSettings = TASK, hear: Hear = deaf
+    *,
+    n_steps: int,
+    seed: int = 0,
+    task: RandomObjectsSettings = TASK,
+    on_progress: OnProgress = noop,
 ) -> Derivatives:
-    """Train SA-MESH with a learned objective to copy random objects; then look at the objective.
+    """Train SA-MESH with a learned objective to copy random objects, then examine the objective.
 
-    The descent is differentiated (``grad="unroll"``), so that the objective learns what makes the
-    copies better; nothing tells it of the entropy.
+    The descent is differentiated (``grad="unroll"``), so the objective learns what improves the
+    copies; the entropy plays no part in its training.
     """
     made = RandomObjects(replace(task, steps=n_steps, seed=seed))
     model = made.fresh_model()
@@ -93,10 +95,10 @@ def derivatives(
     def on_step(done: int, losses: object) -> None:
         if done % task.val_every == 0 or done == n_steps:
             curve[done] = copying_error(made, model, "val")
-        hear(done, n_steps)
+        on_progress(done, n_steps)
 
     threads = torch.get_num_threads()
-    # At this size threads cost more than they give.
+    # At this size threads cost more than they save.
     torch.set_num_threads(1)
     try:
         curve[0] = copying_error(made, model, "val")
@@ -124,7 +126,7 @@ def derivatives(
 
 
 def objective_of(model: nn.Module) -> LearnedObjective:
-    """The objective that a model learns."""
+    """Return the learned objective of a model."""
     assert isinstance(model, SetCopier)
     transport = model.attention.transport
     assert isinstance(transport, Mesh)
@@ -133,7 +135,7 @@ def objective_of(model: nn.Module) -> LearnedObjective:
 
 
 def copying_error(made: RandomObjects, model: nn.Module, split: Split) -> float:
-    """RMSE / sigma on the sets of a split."""
+    """Return the RMSE / sigma on the sets of a split."""
     source, n = made.source(split, torch.device("cpu"))
     assert n is not None
     metrics = made.metrics()
@@ -144,35 +146,35 @@ def copying_error(made: RandomObjects, model: nn.Module, split: Split) -> float:
     return float(metrics["nrmse"].compute())
 
 
-def _correlation(x: Curve, y: Curve) -> float:
+def _correlation(x: FloatArray, y: FloatArray) -> float:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def _ranks(x: Curve) -> Curve:
-    """Ranks, with equal values sharing the middle of theirs."""
+def _ranks(x: FloatArray) -> FloatArray:
+    """Return ranks; equal values share their mean rank."""
     ordered = np.sort(x)
     return (np.searchsorted(ordered, x) + np.searchsorted(ordered, x, "right")) / 2.0
 
 
 def draw_objective(numbers: Derivatives) -> Figure:
-    """The entropy's derivative on the left, the learned one on the right."""
+    """Draw the derivative of the entropy (left) and of the learned objective (right)."""
     figure, [[left, right]] = panels(9.2, 3.8, 1, 2)
     ink = COLOURS["SA-MESH"]
     left.plot(numbers.p, numbers.entropy, color=ink, linewidth=2)
     left.set_title("Entropy $H$", fontsize=11)
-    right.plot(numbers.p, numbers.initial, color="#b9bfc9", linewidth=1.5, label="before learning")
+    right.plot(numbers.p, numbers.initial, color="#b9bfc9", linewidth=1.5, label="before training")
     right.plot(
         numbers.p,
         numbers.fitted_entropy,
         color=COLOURS["SA-SH"],
         linestyle=(0, (4, 2)),
         linewidth=1.5,
-        label="entropy's, scaled and shifted",
+        label="entropy, scaled and shifted",
     )
     right.plot(numbers.p, numbers.learned, color=ink, linewidth=2, label="learned")
     right.set_title("Learned network (MLP)", fontsize=11)
     right.legend(frameon=False, fontsize=9, loc="upper right", reverse=True)
-    # The entropy's has no bound at 0; what was learned should fill the panel.
+    # The derivative of the entropy is unbounded at 0; the learned one should fill the panel.
     low, high = numbers.learned.min(), numbers.learned.max()
     right.set_ylim(low - 0.1 * (high - low), high + 0.5 * (high - low))
     for axes in (left, right):

@@ -1,4 +1,4 @@
-"""What reusing Sinkhorn's potentials from one MESH step to the next is worth (appendix D)."""
+"""The benefit of reusing Sinkhorn's potentials from one MESH step to the next (appendix D)."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paper.figures.temperature import NOISE, Hear, deaf
+from paper.figures.common import NOISE, FloatArray, OnProgress, noop
 from slotmesh.ops import mesh, pairwise_cost
 from slotmesh.ops.mesh import PotentialsMode
 from slotmesh.report.figures import COLOURS, panels
@@ -16,32 +16,30 @@ from slotmesh.report.figures import COLOURS, panels
 N_SLOTS, N_INPUTS, DIM = 7, 100, 64
 LR = 5.0
 N_ITERS = 5
-# Enough that the ideal's misplaced mass is far below the gaps that are measured against it.
+# Enough that the misplaced mass of the reference is far below the measured gaps.
 IDEAL_ITERS = 300
-
-Draws = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class PotentialGaps:
-    """Mean absolute difference to plans whose every Sinkhorn converged.
+    """Mean absolute difference from plans in whose runs every Sinkhorn converged.
 
-    The k-th Sinkhorn of a MESH run sees a cost that was changed k - 1 times.
+    The k-th Sinkhorn of a MESH run gets a cost that was adjusted k - 1 times.
     """
 
     iterations: NDArray[np.int64]
-    """``(k,)``: 1, 2, ..., the number of the Sinkhorn in the run."""
-    reused: Draws
-    """``(draws, k)``: each Sinkhorn starts where the one before it ended."""
-    fresh: Draws
-    """``(draws, k)``: each Sinkhorn starts from zero."""
+    """``(k,)``: 1, 2, ..., the index of the Sinkhorn in the run."""
+    reused: FloatArray
+    """``(draws, k)``: each Sinkhorn starts from the potentials of the previous one."""
+    fresh: FloatArray
+    """``(draws, k)``: each Sinkhorn starts from zero potentials."""
     lr: float
-    """lambda of MESH."""
-    ideal_error: Draws
-    """``(k,)``: largest share of misplaced mass among the converged plans."""
+    """Lambda of MESH."""
+    ideal_error: FloatArray
+    """``(k,)``: largest fraction of misplaced mass among the converged plans."""
 
     def headline(self) -> str:
-        """The claim in one line."""
+        """State the claim in one line."""
         reused, fresh = self.reused.mean(0), self.fresh.mean(0)
         ratio = fresh[1:] / reused[1:]
         return (
@@ -51,27 +49,37 @@ class PotentialGaps:
 
 
 def potential_gaps(
-    *, n_draws: int, seed: int = 0, n_iterations: int = 10, hear: Hear = deaf
+    *, n_draws: int, seed: int = 0, n_iterations: int = 10, on_progress: OnProgress = noop
 ) -> PotentialGaps:
-    """Gaps for costs like those of slot attention: L2 distances of random slots and inputs."""
+    """Compute gaps for costs like those of slot attention: distances of random slots and inputs."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(n_draws, *shape, generator=generator, dtype=torch.float64)
 
     cost = pairwise_cost(normal(N_SLOTS, DIM), normal(N_INPUTS, DIM))
-    return gaps_of(cost, NOISE * normal(N_SLOTS, N_INPUTS), n_iterations=n_iterations, hear=hear)
+    return gaps_of(
+        cost, NOISE * normal(N_SLOTS, N_INPUTS), n_iterations=n_iterations, on_progress=on_progress
+    )
 
 
 def gaps_of(
-    cost: Tensor, noise: Tensor, *, lr: float = LR, n_iterations: int = 10, hear: Hear = deaf
+    cost: Tensor,
+    noise: Tensor,
+    *,
+    lr: float = LR,
+    n_iterations: int = 10,
+    on_progress: OnProgress = noop,
 ) -> PotentialGaps:
-    """Gaps for costs and noise ``(draws, m, n)`` of any kind."""
-    reused: list[Draws] = []
-    fresh: list[Draws] = []
+    """Compute gaps for given costs and noise ``(draws, m, n)``."""
+    reused: list[FloatArray] = []
+    fresh: list[FloatArray] = []
     errors: list[float] = []
-    modes: tuple[tuple[PotentialsMode, list[Draws]], ...] = (("detach", reused), ("fresh", fresh))
-    # A converged Sinkhorn forgets its start, so the ideal run can be taken one step at a time.
+    modes: tuple[tuple[PotentialsMode, list[FloatArray]], ...] = (
+        ("detach", reused),
+        ("fresh", fresh),
+    )
+    # A converged Sinkhorn forgets its start, so the reference can be run one step at a time.
     ideal = mesh(cost, noise=noise, n_steps=0, n_iters=IDEAL_ITERS)
     for k in range(n_iterations):
         if k > 0:
@@ -80,7 +88,7 @@ def gaps_of(
         for mode, gaps in modes:
             t = mesh(cost, noise=noise, lr=lr, n_steps=k, n_iters=N_ITERS, potentials=mode)
             gaps.append((t.plan - ideal.plan).abs().mean((-2, -1)).numpy())
-        hear(k + 1, n_iterations)
+        on_progress(k + 1, n_iterations)
     return PotentialGaps(
         iterations=np.arange(1, n_iterations + 1),
         reused=np.stack(reused, -1),
@@ -91,7 +99,7 @@ def gaps_of(
 
 
 def draw_potentials(numbers: PotentialGaps) -> Figure:
-    """Both gaps by MESH iteration, with the middle 80 % of the draws."""
+    """Draw both gaps by MESH iteration, with the central 80 % of the draws."""
     figure, [[axes]] = panels(6.4, 3.8)
     series = (
         ("fresh u, v", numbers.fresh, COLOURS["SA"], "s", "--"),

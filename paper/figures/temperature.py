@@ -1,4 +1,4 @@
-"""Sinkhorn at low temperatures against MESH: entropy and its gradient (the paper's section 4.1)."""
+"""Sinkhorn at low temperatures compared with MESH: entropy and its gradient (section 4.1)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,59 +8,51 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 from torch import Tensor
 
+from paper.figures.common import NOISE, FloatArray, OnProgress, noop
 from slotmesh.ops import Transport, mesh, sinkhorn
 from slotmesh.report.figures import COLOURS, panels, shades
 
 TEMPERATURES = (1.0, 0.1, 0.01)
 LEARNING_RATES = (1.0, 2.0, 3.0, 5.0)
-NOISE = 1e-3
-
-Curves = NDArray[np.float64]
-Hear = Callable[[int, int], None]
-"""Told (done, of how many) as the work goes on."""
-
-
-def deaf(done: int, total: int) -> None:
-    """Hears nothing."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What becomes of a 10 x 10 identity matrix times a factor, averaged over draws of noise."""
+    """Entropies and gradients for a scaled 10 x 10 identity, averaged over draws of noise."""
 
-    factors: Curves
+    factors: FloatArray
     """``(f,)``."""
-    temperatures: Curves
-    """``(t,)``, of Sinkhorn."""
-    learning_rates: Curves
-    """``(l,)``, lambda of MESH."""
-    sinkhorn_entropy: Curves
-    """``(t, f)``, normalised: 1 is nothing decided."""
-    sinkhorn_gradient: Curves
-    """``(t, f)``: norm of the gradient of the entropy (in nats) by the cost."""
-    mesh_entropy: Curves
+    temperatures: FloatArray
+    """``(t,)``: temperatures of Sinkhorn."""
+    learning_rates: FloatArray
+    """``(l,)``: lambdas of MESH."""
+    sinkhorn_entropy: FloatArray
+    """``(t, f)``: normalised entropy; 1 for a uniform plan."""
+    sinkhorn_gradient: FloatArray
+    """``(t, f)``: norm of the gradient of the entropy (in nats) with respect to the cost."""
+    mesh_entropy: FloatArray
     """``(l, f)``."""
-    mesh_gradient: Curves
-    """``(l, f)``: straight through, like the paper's."""
+    mesh_gradient: FloatArray
+    """``(l, f)``: with the paper's straight-through gradient."""
 
     def entropy_headline(self) -> str:
-        """The claim of the left panel in one line."""
+        """State the claim of the left panel in one line."""
         at = int(np.abs(np.log10(self.factors) + 1).argmin())
         return (
             f"at factor {self.factors[at]:.2g} the entropy is {self.sinkhorn_entropy[0, at]:.2f} "
-            f"by Sinkhorn at temperature {self.temperatures[0]:g}, "
-            f"{self.mesh_entropy[-1, at]:.2f} by MESH at lambda {self.learning_rates[-1]:g}"
+            f"for Sinkhorn at temperature {self.temperatures[0]:g} and "
+            f"{self.mesh_entropy[-1, at]:.2f} for MESH at lambda {self.learning_rates[-1]:g}"
         )
 
     def gradient_headline(self) -> str:
-        """The claim about the gradients in one line."""
+        """State the claim about the gradients in one line."""
         sh, changed = self.sinkhorn_gradient.max(-1), self.mesh_gradient.max(-1)
         return (
-            f"the largest gradient norm is {sh.min():.3g} to {sh.max():.3g} for Sinkhorn, by its "
-            f"temperature, and {changed.min():.2f} to {changed.max():.2f} for MESH, by its lambda"
+            f"the largest gradient norm is {sh.min():.3g} to {sh.max():.3g} for Sinkhorn, "
+            f"depending on its temperature, and {changed.min():.2f} to {changed.max():.2f} for "
+            "MESH, depending on its lambda"
         )
 
 
@@ -71,12 +63,12 @@ def scaling(
     n_factors: int = 101,
     temperatures: Sequence[float] = TEMPERATURES,
     learning_rates: Sequence[float] = LEARNING_RATES,
-    hear: Hear = deaf,
+    on_progress: OnProgress = noop,
 ) -> Scaling:
-    """Entropy and gradient norm for factors from 0.001 to 100.
+    """Compute entropy and gradient norm for factors from 0.001 to 100.
 
-    The identity is a similarity, so the cost is minus it: a large factor then decides everything.
-    All methods get the same noise, at every factor.
+    The identity is a similarity, so the cost is its negative: a large factor makes the plan
+    one-hot. All methods get the same noise at every factor.
     """
     factors = torch.logspace(-3, 2, n_factors, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
@@ -93,7 +85,7 @@ def scaling(
         for i, method in enumerate(methods):
             entropy, gradient = entropy_and_gradient(cost, method)
             entropies[i, j], gradients[i, j] = entropy.mean().item(), gradient.mean().item()
-        hear(j + 1, n_factors)
+        on_progress(j + 1, n_factors)
     split = len(temperatures)
     return Scaling(
         factors=factors.numpy(),
@@ -109,11 +101,13 @@ def scaling(
 def entropy_and_gradient(
     cost: Tensor, method: Callable[[Tensor], Transport]
 ) -> tuple[Tensor, Tensor]:
-    """Normalised entropy of the plans, and the norm of the gradient of their entropy by the cost.
+    """Return the normalised entropy of plans and the norm of its gradient.
+
+    The gradient is that of the entropy in nats with respect to the cost.
 
     Args:
         cost: ``(..., m, n)``.
-        method: Makes a transport of it.
+        method: Computes a transport from a cost.
 
     Returns:
         Two tensors ``(...)``.
@@ -125,14 +119,14 @@ def entropy_and_gradient(
     return transport.entropy(normalized=True).detach(), torch.linalg.matrix_norm(gradient)
 
 
-def decades_above(factors: Curves, gradient: Curves, share: float = 0.1) -> float:
-    """Over how many decades of the factor the gradient is above a share of its maximum."""
+def decades_above(factors: FloatArray, gradient: FloatArray, share: float = 0.1) -> float:
+    """Return over how many decades of factors the gradient is above a share of its maximum."""
     decade = float(np.log10(factors[1] / factors[0]))
     return decade * float((gradient > share * gradient.max()).sum())
 
 
 def draw_temperature(numbers: Scaling) -> Figure:
-    """Entropy on the left, gradient norm on the right, each curve scaled to a maximum of 1."""
+    """Draw the entropy (left) and the gradient norm (right), each scaled to a maximum of 1."""
     figure, [[left, right]] = panels(9.2, 4.0, 1, 2)
     _lines(left, numbers, numbers.sinkhorn_entropy, numbers.mesh_entropy)
     left.set_title("Entropy of the plan", fontsize=11)
@@ -140,8 +134,8 @@ def draw_temperature(numbers: Scaling) -> Figure:
     handles = _lines(
         right, numbers, _to_one(numbers.sinkhorn_gradient), _to_one(numbers.mesh_gradient)
     )
-    right.set_title("Gradient of the entropy by the cost", fontsize=11)
-    right.set_ylabel("norm / its largest value")
+    right.set_title("Gradient of the entropy w.r.t. the cost", fontsize=11)
+    right.set_ylabel("norm / its maximum")
     for axes in (left, right):
         axes.set_ylim(-0.03, 1.05)
     _legend(figure, handles)
@@ -149,7 +143,7 @@ def draw_temperature(numbers: Scaling) -> Figure:
 
 
 def draw_unnormalised(numbers: Scaling) -> Figure:
-    """The gradient norms as they are, on a linear scale (left) and on a logarithmic one (right)."""
+    """Draw the raw gradient norms on a linear scale (left) and on a logarithmic one (right)."""
     figure, [[left, right]] = panels(9.2, 4.0, 1, 2)
     for axes in (left, right):
         handles = _lines(axes, numbers, numbers.sinkhorn_gradient, numbers.mesh_gradient)
@@ -170,12 +164,12 @@ def _mesh(noise: Tensor, lr: float) -> Callable[[Tensor], Transport]:
     return lambda cost: mesh(cost, noise=noise, lr=lr)
 
 
-def _to_one(curves: Curves) -> Curves:
+def _to_one(curves: FloatArray) -> FloatArray:
     return curves / curves.max(-1, keepdims=True)
 
 
-def _lines(axes: Axes, numbers: Scaling, sh: Curves, changed: Curves) -> list[Line2D]:
-    """Sinkhorn dashed in blue, MESH in red; the darker, the more of its remedy."""
+def _lines(axes: Axes, numbers: Scaling, sh: FloatArray, changed: FloatArray) -> list[Line2D]:
+    """Draw Sinkhorn dashed in blue and MESH in red; darker lines reduce the entropy more."""
     lines: list[Line2D] = []
     groups = (
         ("SH, τ", numbers.temperatures, sh, "SA-SH", (0, (5, 1.5))),

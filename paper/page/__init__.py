@@ -1,5 +1,5 @@
-"""``RESULTS.md``, made from the files in ``results/``: a small file for each section."""
+"""``RESULTS.md``, generated from the files in ``results/``: one module per section."""
 
-from paper.page.command import Results, render, run_results
+from paper.page.command import ResultsPage, render, run_results
 
-__all__ = ["Results", "render", "run_results"]
+__all__ = ["ResultsPage", "render", "run_results"]

@@ -1,27 +1,27 @@
-"""Table 1, ours beside the paper's."""
+"""Table 1: our results beside the paper's."""
 
 from pathlib import Path
 
-from paper.jobs import VARIANTS
 from paper.page.beyond import beyond_section
 from paper.page.choice import choice_section
 from paper.page.emd import emd_section
-from paper.page.text import cells, code, grid, measured, sigmas
-from paper.record import SIGMAS, Record
-from paper.rows import TABLE1, papers, rows_in
+from paper.page.markdown import cells, code, grid, measured, sigmas
+from paper.table1.jobs import VARIANTS
+from paper.table1.record import SIGMAS, GroupRecord
+from paper.table1.rows import TABLE1, paper_error, rows_in
 from slotmesh.training.published import TABLES
 
 _SMALLEST = SIGMAS[-1]
 
 
 def table1_section(table: str, results: Path) -> list[str]:
-    """The table, how it was measured, and what belongs to it."""
+    """Return the section with the table, how it was measured, and its studies."""
     folder = results / TABLE1.name
     records = rows_in(folder)
     return [
         f"## {table}",
         "",
-        f"{TABLES[table]} Ours: median [least-largest].",
+        f"{TABLES[table]} Ours: median [min-max].",
         "",
         *code("python -m paper table1"),
         *_beside(records),
@@ -33,11 +33,11 @@ def table1_section(table: str, results: Path) -> list[str]:
     ]
 
 
-def _beside(records: dict[str, Record]) -> list[str]:
-    """Median and range of the seeds, beside the paper's medians."""
+def _beside(records: dict[str, GroupRecord]) -> list[str]:
+    """Median and range over the seeds, beside the paper's medians."""
     rows: list[list[str]] = []
     for variant in VARIANTS:
-        said = [f"*{papers(variant, sigma):.2f}*" for sigma in SIGMAS]
+        said = [f"*{paper_error(variant, sigma):.2f}*" for sigma in SIGMAS]
         rows.append([f"*{variant}, paper*", *said, "*5*"])
         record = records.get(variant)
         n = "" if record is None else str(len(record.seeds))
@@ -45,9 +45,9 @@ def _beside(records: dict[str, Record]) -> list[str]:
     return grid(["", *sigmas(), "seeds"], rows)
 
 
-def _curves(records: dict[str, Record]) -> list[str]:
-    """The error on the way, for the smallest sigma, where the last step says least."""
-    groups: dict[tuple[int, ...], list[Record]] = {}
+def _curves(records: dict[str, GroupRecord]) -> list[str]:
+    """The error during training at the smallest sigma, where it changes most."""
+    groups: dict[tuple[int, ...], list[GroupRecord]] = {}
     for record in records.values():
         groups.setdefault(tuple(record.steps), []).append(record)
     lines: list[str] = []
@@ -56,6 +56,6 @@ def _curves(records: dict[str, Record]) -> list[str]:
             [record.name, *(record.at(_SMALLEST, i).text for i in range(len(steps)))]
             for record in found
         ]
-        lines += [f"On the way, sigma {_SMALLEST:g}, by training step:", ""]
+        lines += [f"During training, sigma {_SMALLEST:g}, by step:", ""]
         lines += grid(["", *(f"{step:,}" for step in steps)], rows)
     return lines

@@ -1,11 +1,12 @@
-"""Runs of one experiment that differ by seed and data, trained together as one stacked model.
+"""Runs of one experiment that differ in seed and data, trained together as one stacked model.
 
-The networks of Table 1 are so small that a GPU trains fifteen in the time of one. Each of them is
-the run that ``slotmesh train`` would do: first weights, order of the data and noise are the same.
+The networks of Table 1 are so small that a GPU trains fifteen of them in the time of one. Each
+replica is the run that ``slotmesh train`` would do: the first weights, the order of the data and
+the noise are the same.
 """
 
-from paper.replicas.judge import judge_together
-from paper.replicas.together import Together
-from paper.replicas.train import train_together
+from paper.replicas.evaluate import evaluate_replicas
+from paper.replicas.train import train_replicas
+from paper.replicas.trainer import ReplicaTrainer
 
-__all__ = ["Together", "judge_together", "train_together"]
+__all__ = ["ReplicaTrainer", "evaluate_replicas", "train_replicas"]

@@ -1,4 +1,4 @@
-"""The sets that replicas learn from and are judged on, kept on the device."""
+"""The sets that replicas are trained and evaluated on, kept on the device."""
 
 from collections.abc import Sequence
 
@@ -10,19 +10,19 @@ from slotmesh.training.tasks.experiment import Split
 from slotmesh.training.tasks.random_objects import RandomObjects
 from slotmesh.worlds import RandomObjects as World
 
-# Steps that are prepared at a time.
+# Steps prepared at a time.
 BLOCK = 100
-# Sets made at a time: each takes a few kilobytes while it is made.
+# Sets generated at a time: each takes a few kilobytes meanwhile.
 _PIECE = 8192
 
 
 class Sets:
-    """The sets of one split of several experiments; equal worlds are one.
+    """The sets of one split of several experiments; equal worlds are generated once.
 
     Args:
-        experiments: Whose.
-        split: Which.
-        device: Where they are made.
+        experiments: The experiments.
+        split: The split.
+        device: Device on which the sets are generated.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class Sets:
             self._worlds.append(world)
         self._device = device
         self.which = torch.tensor([[kept.index(kind)] for kind in kinds], device=device)
-        """``(R, 1)``: the world of each experiment."""
+        """``(R, 1)``: index of each experiment's world."""
 
     def targets(self, first: int, last: int) -> Tensor:
-        """Targets ``(worlds, last - first, n_objects, dim)`` of the sets from ``first`` on."""
+        """Return the targets of sets ``first`` to ``last``: ``(worlds, sets, n_objects, dim)``."""
         pieces = [range(i, min(i + _PIECE, last)) for i in range(first, last, _PIECE)]
         made = [
             torch.cat([world.make(self._index(piece)).targets for piece in pieces])
@@ -49,7 +49,7 @@ class Sets:
         return torch.stack(made)
 
     def inputs(self, targets: Tensor) -> Tensor:
-        """The inputs of sets with these targets ``(..., n_objects, dim)``: zeros behind them."""
+        """Return the inputs for targets ``(..., n_objects, dim)``: the targets, then zeros."""
         zeros = targets.new_zeros(1, self._worlds[0].n_background, targets.shape[-1])
         return torch.cat((targets, zeros.expand(*targets.shape[:-2], -1, -1)), -2)
 
@@ -58,11 +58,11 @@ class Sets:
 
 
 class Batches:
-    """The training batches of several experiments, a block of steps at a time.
+    """The training batches of several experiments, one block of steps at a time.
 
     Args:
-        experiments: Whose; of one size of batch and dataset.
-        device: Where they are.
+        experiments: Experiments with the same batch size and dataset size.
+        device: Device that holds the batches.
     """
 
     def __init__(self, experiments: Sequence[RandomObjects], device: torch.device) -> None:
@@ -72,13 +72,13 @@ class Batches:
             Order(self._n, batch_size=self._size, seed=made.settings.seed) for made in experiments
         ]
         self._sets = Sets(experiments, "train", device)
-        # Of a dataset all of it, of an endless one what a block needs.
+        # A finite dataset is kept whole, an endless one only as far as a block needs.
         self._kept = self._sets.targets(0, self._n or BLOCK * self._size)
         shape = (BLOCK, len(experiments), self._size)
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)
 
     def prepare(self, step: int, count: int) -> None:
-        """Make ready the batches of ``count`` steps, at most ``BLOCK``. Waits for nothing."""
+        """Prepare the batches of ``count`` steps, at most ``BLOCK``, without synchronising."""
         steps = range(step, step + count)
         index = torch.tensor([[order.batch(s) for order in self._orders] for s in steps])
         if self._n is None:
@@ -90,7 +90,11 @@ class Batches:
         self._index[:count].copy_(index, non_blocking=True)
 
     def at(self, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets ``(R, batch, n, dim)`` of the step in a row of the block, int64."""
+        """Return inputs and targets ``(R, batch, n, dim)`` of one step of the block.
+
+        Args:
+            row: Index of the step in the block, an int64 scalar.
+        """
         index = self._index.index_select(0, row.view(1)).squeeze(0)
         targets = self._kept[self._sets.which, index]
         return self._sets.inputs(targets), targets

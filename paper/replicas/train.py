@@ -1,4 +1,4 @@
-"""Training together from first weights, or from where it stopped, to the end."""
+"""Train replicas to the end, from their first weights or from a checkpoint."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -8,8 +8,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from paper.replicas.group import difference
-from paper.replicas.together import Together
+from paper.recorded import by_flag, difference
+from paper.replicas.trainer import ReplicaTrainer
+from slotmesh.files import write_whole
 from slotmesh.training.checkpoint import load_checkpoint, packed
 from slotmesh.training.lock import Lock
 from slotmesh.training.settings import at_least, flag, plain
@@ -17,76 +18,76 @@ from slotmesh.training.tasks import from_plain
 from slotmesh.training.tasks.experiment import Experiment
 
 CHECKPOINT = "replicas.ckpt"
-# What may change between two parts of a training without changing what it computes.
+# Settings that may change when training resumes: they do not change what it computes.
 _FREE = ("out", "overwrite", "val_every", "save_every", "log_every", "hardware")
 
 
-def train_together(
+def train_replicas(
     experiments: Sequence[Experiment],
     *,
     device: torch.device | str = "cpu",
     folder: Path | None = None,
     every: int | None = None,
-    on_chunk: Callable[[Together], None] = lambda together: None,
+    on_chunk: Callable[[ReplicaTrainer], None] = lambda trainer: None,
     console: Console | None = None,
-) -> Together:
-    """Train experiments that differ in seed, data seed and sigma, all at once.
+) -> ReplicaTrainer:
+    """Train experiments that differ in seed, data seed and sigma at the same time.
 
     Args:
-        experiments: Of random objects.
-        device: Where to train.
-        folder: For the checkpoint. Training that was stopped goes on from it, to the same bits.
+        experiments: Experiments of random objects.
+        device: Device to train on.
+        folder: Folder for the checkpoint, from which stopped training resumes bit for bit.
         every: Steps between two checkpoints; ``save_every`` of the settings by default.
-        on_chunk: Called after so many steps, before the checkpoint, and at the end: to judge, and
-            to write what was found. After a kill it can be called for the same step again.
-        console: Shows the progress, if given.
+        on_chunk: Called with the trainer every ``every`` steps and at the end, before the
+            checkpoint is written. After a kill it can be called for the same step again.
+        console: Shows progress, if given.
 
     Returns:
-        The trained replicas; ``failed()`` says which did not get there.
+        The trained replicas; ``failed()`` tells which ones failed.
 
     Raises:
         ValueError: If the experiments cannot be trained together, or the folder holds others.
 
     Example:
         >>> from dataclasses import replace
-        >>> from paper.replicas import judge_together, train_together
+        >>> from paper.replicas import evaluate_replicas, train_replicas
         >>> from slotmesh.training.tasks import experiment, preset
         >>> start = replace(preset("random-objects", "SA"), steps=4)
         >>> runs = [experiment(replace(start, seed=seed)) for seed in range(2)]
-        >>> found = train_together(runs, every=2, on_chunk=lambda now: print(now.step))
+        >>> found = train_replicas(runs, every=2, on_chunk=lambda now: print(now.step))
         2
         4
-        >>> judge_together(found.model, runs, n=8).shape
+        >>> evaluate_replicas(found.model, runs, n=8).shape
         torch.Size([2])
     """
-    together = Together(experiments, device=device)
-    settings = together.experiments[0].settings
+    trainer = ReplicaTrainer(experiments, device=device)
+    settings = trainer.experiments[0].settings
     every = settings.save_every if every is None else every
     at_least("every", every, 1)
     if folder is None:
-        _train(together, None, every, on_chunk, console)
-        return together
+        _train(trainer, None, every, on_chunk, console)
+        return trainer
     lock = Lock(folder)
     lock.acquire()
     try:
         path = folder / CHECKPOINT
         if path.is_file():
-            load(path, together)
-        _train(together, path, every, on_chunk, console)
+            load(path, trainer)
+        _train(trainer, path, every, on_chunk, console)
     finally:
         lock.release()
-    return together
+    return trainer
 
 
 def _train(
-    together: Together,
+    trainer: ReplicaTrainer,
     path: Path | None,
     every: int,
-    on_chunk: Callable[[Together], None],
+    on_chunk: Callable[[ReplicaTrainer], None],
     console: Console | None,
 ) -> None:
-    """The rest of the steps."""
-    settings = together.experiments[0].settings
+    """Take the remaining steps."""
+    settings = trainer.experiments[0].settings
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -96,59 +97,57 @@ def _train(
     )
     quiet = console is None or not console.is_terminal
     with Progress(*columns, console=console, disable=quiet) as progress:
-        title = f"{settings.variant}, {len(together.experiments)} runs"
+        title = f"{settings.variant}, {len(trainer.experiments)} runs"
         bar = progress.add_task(
-            title, total=settings.steps, completed=together.step, numbers=_numbers(together)
+            title, total=settings.steps, completed=trainer.step, numbers=_numbers(trainer)
         )
 
-        def show(now: Together) -> None:
+        def show(now: ReplicaTrainer) -> None:
             progress.update(bar, completed=now.step, numbers=_numbers(now))
 
-        while together.step < settings.steps:
-            until = (together.step // every + 1) * every
-            together.advance(min(until, settings.steps), show)
-            on_chunk(together)
+        while trainer.step < settings.steps:
+            until = (trainer.step // every + 1) * every
+            trainer.advance(min(until, settings.steps), show)
+            on_chunk(trainer)
             if path is not None:
-                save(path, together)
+                save(path, trainer)
 
 
-def save(path: Path, together: Together) -> None:
-    """Write a checkpoint; the one before stays until the new one is whole."""
-    from slotmesh.training.keeper import replace_file
-
-    settings = [json.dumps(plain(made.settings)) for made in together.experiments]
-    replace_file(path, packed(together.state_dict() | {"settings": settings}))
+def save(path: Path, trainer: ReplicaTrainer) -> None:
+    """Write a checkpoint; the previous one stays until the new one is complete."""
+    settings = [json.dumps(plain(made.settings)) for made in trainer.experiments]
+    write_whole(path, packed(trainer.state_dict() | {"settings": settings}))
 
 
-def load(path: Path, together: Together) -> None:
-    """Go on from a checkpoint.
+def load(path: Path, trainer: ReplicaTrainer) -> None:
+    """Resume from a checkpoint.
 
     Raises:
-        ValueError: If it is damaged, or of other experiments.
+        ValueError: If it is damaged or belongs to other experiments.
     """
     state = load_checkpoint(path)
-    mend = "Choose another folder, or remove it."
+    fix = "Choose another folder, or remove it."
     texts = state.get("settings")
     if not isinstance(texts, list) or "optimizer" not in state:
-        raise ValueError(f"{path} is not a checkpoint of runs that were trained together. {mend}")
-    if len(texts) != len(together.experiments):
+        raise ValueError(f"{path} is not a checkpoint of runs that were trained together. {fix}")
+    if len(texts) != len(trainer.experiments):
         raise ValueError(
-            f"{path} holds {len(texts)} runs, expected {len(together.experiments)}. {mend}"
+            f"{path} holds {len(texts)} runs, expected {len(trainer.experiments)}. {fix}"
         )
-    for i, (text, made) in enumerate(zip(texts, together.experiments, strict=True)):
+    for i, (text, made) in enumerate(zip(texts, trainer.experiments, strict=True)):
         old = from_plain(json.loads(text), str(path))
-        differ = difference(old, made.settings, _FREE)
-        if differ is not None:
-            name, before, after = differ
+        other = difference(by_flag(old), by_flag(made.settings), ignore=_FREE)
+        if other is not None:
+            name, before, after = other
             raise ValueError(
-                f"{path} holds run {i} with {flag(name)} {before}, but {after} came. {mend}"
+                f"{path} holds run {i} with {flag(name)} {before}, but got {after}. {fix}"
             )
-    together.load_state_dict(state)
+    trainer.load_state_dict(state)
 
 
-def _numbers(together: Together) -> str:
-    """The range of losses, and how many have failed."""
-    latest = together.latest()
+def _numbers(trainer: ReplicaTrainer) -> str:
+    """Return the range of losses, and how many replicas have failed."""
+    latest = trainer.latest()
     if latest is None:
         return ""
     known = latest[latest.isfinite()]

@@ -1,4 +1,4 @@
-"""One step of Adam for all replicas, in which none can disturb another."""
+"""One step of Adam for all replicas, each independent of the others."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 
 class Update:
-    """Clips, checks and applies the gradients of stacked parameters.
+    """Clip, check and apply the gradients of stacked parameters.
 
-    All weights become views of one matrix with a row a replica, so that a step is a few operations.
+    All weights become views of one matrix with one row per replica, so a step is a few operations.
     A replica whose loss or gradient is not finite keeps its weights from then on.
 
     Args:
-        model: Stacked, of ``size`` replicas; its parameters stay where they are from now on.
-        size: Replicas.
-        clip: Largest norm of a replica's gradient; None for no limit.
+        model: A stacked model of ``size`` replicas; its parameters must not be moved afterwards.
+        size: Number of replicas.
+        clip: Maximum norm of a replica's gradient; None for no limit.
     """
 
     def __init__(self, model: nn.Module, size: int, clip: float | None) -> None:
@@ -31,7 +31,7 @@ class Update:
         device, cuda = rows.device, rows.is_cuda
         self._adam = torch.optim.Adam(
             [self._weights],
-            # A graph reads it where it is.
+            # A CUDA graph reads the rate from this tensor.
             lr=torch.zeros((), device=device) if cuda else 0.0,
             fused=cuda,
             capturable=cuda,
@@ -45,17 +45,17 @@ class Update:
         self._adam.state[self._weights] = moments
         self._alive = torch.ones(size, dtype=torch.bool, device=device)
         self.failed_at = torch.full((size,), -1, device=device)
-        """``(R)``: the step at which a replica failed; -1 for none."""
+        """``(R)``: step at which a replica failed; -1 if it did not."""
         self.state = moments | {"alive": self._alive, "failed_at": self.failed_at}
-        """What a step changes beside the weights, where it stays."""
+        """Tensors that a step updates in place besides the weights."""
 
     @property
     def changed(self) -> list[Tensor]:
-        """All tensors that a step changes."""
+        """All tensors that a step updates in place."""
         return [self._weights.detach(), *self.state.values()]
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate of the next steps."""
+        """Set the learning rate of the next steps."""
         group = self._adam.param_groups[0]
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -64,12 +64,12 @@ class Update:
 
     @torch.no_grad()
     def __call__(self, loss: Tensor, grads: Sequence[Tensor], step: Tensor) -> Tensor:
-        """Take a step with losses ``(R)``; the losses, NaN of replicas that failed so far.
+        """Take a step and return the losses, NaN for replicas that have failed.
 
         Args:
-            loss: Of each replica.
-            grads: Of each parameter, ``(R, ...)``.
-            step: Its number, int64.
+            loss: Loss of each replica, ``(R)``.
+            grads: Gradient of each parameter, ``(R, ...)``.
+            step: Number of the step, an int64 scalar.
         """
         grad = torch.cat([g.reshape(len(loss), -1) for g in grads], 1)
         norm = torch.linalg.vector_norm(grad, dim=1)
@@ -78,7 +78,7 @@ class Update:
         self._alive &= fine
         rows = self._alive.unsqueeze(1)
         if self._clip is not None:
-            # As torch.nn.utils.clip_grad_norm_ does it.
+            # The same formula as torch.nn.utils.clip_grad_norm_.
             grad = grad * (self._clip / (norm + 1e-6)).clamp(max=1.0).unsqueeze(1)
         self._weights.grad = torch.where(rows, grad, 0.0)
         before = self._weights.clone()

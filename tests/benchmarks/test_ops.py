@@ -15,27 +15,27 @@ import tyro
 from rich.console import Console
 
 from benchmarks import (
-    Bench,
+    Benchmark,
+    __main__,
     gate,
     measure,
-    results,
-    run_bench,
+    record,
+    run_benchmark,
     steps,
     table1,
 )
 from benchmarks.baselines import compiled_mesh, eager_mesh
-from benchmarks.cases import Case, op_cases
+from benchmarks.cases import OpCase, op_cases
 from benchmarks.gate import assignment_errors, exact_errors, noted, passed
 from benchmarks.ops import measure_ops
 from benchmarks.processes import measure_in_processes
 from benchmarks.timing import time_together
 from slotmesh import ops
-from slotmesh.cli import _all_settings, main
 from slotmesh.ops import Transport, assign, emd, mesh, sinkhorn
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
-SMALL = [Case("mesh", 2, 12, 3, ("eager",)), Case("emd", 2, 12, 3), Case("assign", 2, 4, 4)]
+SMALL = [OpCase("mesh", 2, 12, 3, ("eager",)), OpCase("emd", 2, 12, 3), OpCase("assign", 2, 4, 4)]
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -44,11 +44,11 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, Path, str]:
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Benchmark, Path, str]:
     """What ``python -m benchmarks ops --quick`` was asked, wrote and printed."""
     out, screen = tmp_path_factory.mktemp("bench") / "new", io.StringIO()
-    bench = Bench("ops", device="cpu", quick=True, seconds=0.01, threads=1, out=out)
-    return bench, run_bench(bench, Console(file=screen, width=80)), screen.getvalue()
+    bench = Benchmark("ops", device="cpu", quick=True, seconds=0.01, threads=1, out=out)
+    return bench, run_benchmark(bench, Console(file=screen, width=80)), screen.getvalue()
 
 
 # Baselines
@@ -105,7 +105,7 @@ def test_wrong_plans_and_gradients_are_not_timed(
         found = right(cost, **options)
         return found if options["backend"] == "torch" else spoil(found)
 
-    case = Case(op, 2, 12, 3, ("eager",) if op == "mesh" else ())  # pyright: ignore
+    case = OpCase(op, 2, 12, 3, ("eager",) if op == "mesh" else ())  # pyright: ignore
     assert "ms" in measure_ops([case], CPU, 0.001)[0]
     monkeypatch.setattr(ops, op, spoiled)
     [row] = measure_ops([case], CPU, 0.001)
@@ -130,7 +130,7 @@ def test_wrong_exact_transport_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> 
     # A bound that is not one: potentials that are too large.
     assert exact_errors(even._replace(v=t.v + 5), a, b)["gap"] > 0.1
     monkeypatch.setattr(ops, "emd", lambda *args, **options: wrong_plan(emd(*args, **options)))
-    [row] = measure_ops([Case("emd", 2, 12, 3)], CPU, 0.001)
+    [row] = measure_ops([OpCase("emd", 2, 12, 3)], CPU, 0.001)
     assert not row["passed"]
     assert "ms" not in row
 
@@ -140,10 +140,10 @@ def test_wrong_assignment_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     best = assign(cost)
     assert assignment_errors(best, cost) == {"total": 0.0}
     assert assignment_errors(best.flip(-1), cost)["total"] > 1e-3
-    for invalid in (best.clamp(max=2), best.where(best > 0, -1)):  # not one to one; nobody
+    for invalid in (best.clamp(max=2), best.where(best > 0, -1)):  # not one-to-one; no partner
         assert not passed(assignment_errors(invalid, cost))
     monkeypatch.setattr(ops, "assign", lambda cost, **_: assign(cost, maximize=True))
-    [row] = measure_ops([Case("assign", 2, 4, 4)], CPU, 0.001)
+    [row] = measure_ops([OpCase("assign", 2, 4, 4)], CPU, 0.001)
     assert not row["passed"]
     assert "ms" not in row
 
@@ -189,12 +189,12 @@ def test_the_command_ends_with_1_where_a_check_fails(
 
     monkeypatch.setattr(ops, "sinkhorn", spoiled)
     with pytest.raises(SystemExit) as end:
-        main(f"bench ops --device cpu --quick --seconds 0.001 --out {tmp_path}".split())
+        __main__.main(f"ops --device cpu --quick --seconds 0.001 --out {tmp_path}".split())
     assert end.value.code == 1
     error = " ".join(capsys.readouterr().err.split())
     assert "sinkhorn auto 4 x 64 x 5 (plan off by 1.0e-03" in error
     [path] = tmp_path.iterdir()
-    rows = results.read(path)["sections"]["ops"]["rows"]
+    rows = record.read(path)["sections"]["ops"]["rows"]
     assert {row["name"]: "ms" in row for row in rows} == {
         "mesh": True,
         "emd": True,
@@ -219,7 +219,7 @@ def test_an_error_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "mesh", broken)
     [row] = measure_ops([SMALL[0]], CPU, 0.001)
     assert row["failure"] == "RuntimeError: no such kernel"
-    assert len(results.wrong([row])) == 2  # the baseline has no truth to be held to
+    assert len(record.wrong([row])) == 2  # the baseline has no truth to be held to
 
 
 # Timing
@@ -261,7 +261,7 @@ def test_cases_are_the_targets_and_the_sweeps() -> None:
 
 def test_processes_measure_as_one_does() -> None:
     heard: list[tuple[int, int, str]] = []
-    groups = [SMALL[:1], [*SMALL[2:], Case("nothing", 1, 1, 1)]]  # pyright: ignore
+    groups = [SMALL[:1], [*SMALL[2:], OpCase("nothing", 1, 1, 1)]]  # pyright: ignore
     rows = measure_in_processes("ops", groups, CPU, 0.001, lambda *said: heard.append(said))
     assert [row["name"] for row in rows] == ["mesh", "assign", "nothing"]
     assert [row["passed"] for row in rows] == [True, True, False]
@@ -276,15 +276,15 @@ def test_processes_measure_as_one_does() -> None:
 
 def test_a_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "false")
-    rows = measure_in_processes("ops", [SMALL[:1], SMALL[1:]], CPU, 0.001, measure.nobody, most=1)
+    rows = measure_in_processes("ops", [SMALL[:1], SMALL[1:]], CPU, 0.001, measure.noop, most=1)
     assert [row["name"] for row in rows] == ["mesh", "emd", "assign"]
-    assert all("ended with 1" in row["failure"] for row in rows)
+    assert all("exited with 1" in row["failure"] for row in rows)
 
 
 # Files
 
 
-def test_what_is_written(quick: tuple[Bench, Path, str]) -> None:
+def test_what_is_written(quick: tuple[Benchmark, Path, str]) -> None:
     bench, path, screen = quick
     result = json.loads(path.read_text(encoding="utf-8"))
     assert re.fullmatch(r"[a-z0-9-]+-\d+\.\d+\.\d+[a-z0-9.-]*\.json", path.name)
@@ -299,33 +299,33 @@ def test_what_is_written(quick: tuple[Bench, Path, str]) -> None:
         assert row["p10_ms"] <= row["ms"] <= row["p90_ms"]
     # What is written as the command gives the same settings.
     words = section["command"].split()
-    assert words[0] == "slotmesh"
-    asked: Any = tyro.cli(_all_settings(words[1:]), args=words[1:])
-    assert asked == replace(bench, out=results.FOLDER)
+    assert words[:3] == ["python", "-m", "benchmarks"]
+    asked: Any = tyro.cli(Benchmark, args=words[3:])
+    assert asked == replace(bench, out=record.FOLDER)
     assert "mesh" in screen
     assert path.name in screen.replace("\n", "")
     assert max(len(line) for line in screen.splitlines() if "Written" not in line) <= 80
 
 
 def test_sections_add_to_one_file(tmp_path: Path) -> None:
-    path = results.result_path(tmp_path, CPU)
-    results.write_section(path, "steps", "two", [{"name": "b"}], CPU)
-    results.write_section(path, "ops", "one", [{"name": "a"}], CPU)
-    results.write_section(path, "ops", "three", [{"name": "c"}, {"name": "d"}], CPU)
-    sections = results.read(path)["sections"]
+    path = record.result_path(tmp_path, CPU)
+    record.write_section(path, "steps", "two", [{"name": "b"}], CPU)
+    record.write_section(path, "ops", "one", [{"name": "a"}], CPU)
+    record.write_section(path, "ops", "three", [{"name": "c"}, {"name": "d"}], CPU)
+    sections = record.read(path)["sections"]
     assert list(sections) == ["ops", "steps"]
     assert sections["ops"]["command"] == "three"
     assert sections["ops"]["rows"] == [{"name": "c"}, {"name": "d"}]
     assert sections["steps"]["rows"] == [{"name": "b"}]
     (tmp_path / "clevr_cpu.json").write_text('{"world": "clevr"}')
-    assert list(results.read_all(tmp_path)) == [path.stem]
+    assert list(record.read_all(tmp_path)) == [path.stem]
 
 
 def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
-    path = results.result_path(tmp_path, CPU)
+    path = record.result_path(tmp_path, CPU)
     path.write_text("[]")
     with pytest.raises(ValueError, match="holds no result"):
-        run_bench(Bench("ops", device="cpu", quick=True, out=tmp_path))
+        run_benchmark(Benchmark("ops", device="cpu", quick=True, out=tmp_path))
     assert path.read_text() == "[]"
 
 
@@ -341,19 +341,31 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
 )
 def test_what_makes_no_sense_is_told(change: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
-        run_bench(replace(Bench("ops", out=tmp_path / "new"), **change))
+        run_benchmark(replace(Benchmark("ops", out=tmp_path / "new"), **change))
     assert not (tmp_path / "new").exists()
 
 
 def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="finds no GPU"):
-        run_bench(Bench("ops", device="cuda", out=tmp_path))
+        run_benchmark(Benchmark("ops", device="cuda", out=tmp_path))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_on_a_gpu(tmp_path: Path) -> None:
     rows = measure_ops([replace(case, baselines=()) for case in SMALL], torch.device("cuda"), 0.01)
-    assert not results.wrong(rows)
+    assert not record.wrong(rows)
     assert all(row["ms"] > 0 and row["memory_over_cost"] > 0 for row in rows)
+
+
+def test_help_fits_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as end:
+        __main__.main(["ops", "--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: python -m benchmarks ")
+    assert max(map(len, said.splitlines())) <= 80

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks import page, plots, results
+from benchmarks import page, plots, record
 from benchmarks.tables import TABLES
 from slotmesh.report.figures import svg_bytes
 
@@ -127,13 +127,13 @@ def test_the_picture_has_the_numbers() -> None:
 
 def test_the_documentation_shows_the_committed_results() -> None:
     docs = ROOT / "docs"
-    found = results.read_all(ROOT / results.FOLDER)
+    found = record.read_all(ROOT / record.FOLDER)
     text = (docs / "speed.md").read_text(encoding="utf-8")
     assert page.filled(text, found) == text, "run docs/make_speed.py"
     pictures: set[str] = set()
     for stem, result in found.items():
         rows = result["sections"].get("ops", {}).get("rows", [])
-        assert not results.wrong(row for s in result["sections"].values() for row in s["rows"])
+        assert not record.wrong(row for s in result["sections"].values() for row in s["rows"])
         if plots.draw_speed(result) is None:
             continue
         pictures.add(f"{stem}.svg")
@@ -154,7 +154,7 @@ def test_where_the_time_goes_is_on_the_page() -> None:
 
 def test_the_readme_says_what_was_measured() -> None:
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    found = results.read_all(ROOT / results.FOLDER)
+    found = record.read_all(ROOT / record.FOLDER)
     [gpu] = [one for one in found.values() if "steps" in one["sections"] and _on_gpu(one)]
     [call] = [
         row["ms"]

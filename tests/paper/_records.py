@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paper import jobs
-from paper.record import SIGMAS, Record, Run, write
-from paper.rows import base
+from paper.table1 import jobs
+from paper.table1.record import SIGMAS, CellRun, GroupRecord, write
+from paper.table1.rows import base
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
 
 STEPS = [4_000, 8_000, 12_000, 16_000, 20_000]
@@ -18,10 +18,10 @@ def record(
     *,
     settings: RandomObjectsSettings | None = None,
     **changes: Any,
-) -> Record:
+) -> GroupRecord:
     """A row of five seeds around these errors, which are twice as large at the first step."""
     runs = [
-        Run(
+        CellRun(
             sigma,
             seed,
             2_000 if error is None else None,
@@ -30,7 +30,7 @@ def record(
         for sigma, error in zip(SIGMAS, errors, strict=True)
         for seed in range(5)
     ]
-    made = Record(
+    made = GroupRecord(
         name=variant,
         variant=variant,
         command=f"python -m paper table1 --variants {variant}",
@@ -45,7 +45,7 @@ def record(
     return replace(made, **changes)
 
 
-def put(folder: Path, name: str, *args: Any, **kwargs: Any) -> Record:
+def put(folder: Path, name: str, *args: Any, **kwargs: Any) -> GroupRecord:
     """Write a record under a name."""
     made = record(*args, **{"name": name, **kwargs})
     write(folder / f"{name}.json", made)

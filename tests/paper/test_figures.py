@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 from paper.figures import (
     NAMES,
     Derivatives,
-    Figure,
+    DrawFigure,
     PotentialGaps,
     Scaling,
     command,
@@ -85,7 +85,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, lis
         for name, recipe in command.RECIPES.items():
             patch.setitem(command.RECIPES, name, replace(recipe, compute=noted[recipe.compute]))
         pictures = run_figure(
-            Figure("all", out=out, draws=4, steps=2), Console(file=screen, width=80)
+            DrawFigure("all", out=out, draws=4, steps=2), Console(file=screen, width=80)
         )
     assert pictures == [out / f"{name}.svg" for name in NAMES]
     return out, screen.getvalue(), computed
@@ -311,7 +311,7 @@ def test_another_seed_is_another_figure_and_the_generator_is_left_alone(
     everything: tuple[Path, str, list[str]], tmp_path: Path
 ) -> None:
     before = torch.get_rng_state()
-    settings = Figure("potentials", out=tmp_path, format="png", draws=4, seed=1)
+    settings = DrawFigure("potentials", out=tmp_path, format="png", draws=4, seed=1)
     [picture] = run_figure(settings, Console(file=io.StringIO()))
     assert torch.equal(before, torch.get_rng_state())
     other = json.loads((tmp_path / "potentials.json").read_text())
@@ -324,11 +324,11 @@ def test_another_seed_is_another_figure_and_the_generator_is_left_alone(
 
 def test_the_objective_leaves_the_generator_and_the_threads_alone() -> None:
     before = torch.get_rng_state(), torch.get_num_threads()
-    heard: list[tuple[int, int]] = []
-    derivatives(n_steps=2, task=SMALL, hear=lambda done, total: heard.append((done, total)))
+    seen: list[tuple[int, int]] = []
+    derivatives(n_steps=2, task=SMALL, on_progress=lambda done, total: seen.append((done, total)))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == torch.get_num_threads()
-    assert heard == [(1, 2), (2, 2)]
+    assert seen == [(1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -337,29 +337,29 @@ def test_the_objective_leaves_the_generator_and_the_threads_alone() -> None:
         ({"name": "entropyy"}, "'entropyy', expected one of temperature, "),
         ({"name": "potentials", "draws": 0}, "--draws is 0"),
         ({"name": "all", "steps": -1}, "--steps is -1"),
-        ({"name": "potentials", "steps": 3}, "--steps means nothing to the figure potentials"),
-        ({"name": "objective", "draws": 3}, "it has --steps instead"),
+        ({"name": "potentials", "steps": 3}, "--steps does not apply to the figure potentials"),
+        ({"name": "objective", "draws": 3}, "Use --steps instead"),
         ({"name": "potentials", "format": "pdf"}, "--format is 'pdf'"),
         ({"name": "potentials", "seed": -1}, "--seed is -1"),
     ],
 )
 def test_a_wrong_setting_names_its_flag(settings: dict, named: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=named):
-        run_figure(Figure(out=tmp_path / "x", **settings))
+        run_figure(DrawFigure(out=tmp_path / "x", **settings))
     assert not (tmp_path / "x").exists()
 
 
 def test_an_unwritable_folder_is_known_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"--out .*file.*cannot be written to"):
-        run_figure(Figure("temperature", out=tmp_path / "file" / "x", draws=10**9))
+        run_figure(DrawFigure("temperature", out=tmp_path / "file" / "x", draws=10**9))
 
 
 def test_the_command_line_knows_the_names(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = tyro.cli(Figure, args=["potentials", "--format", "png", "--draws", "3"])
-    assert chosen == Figure("potentials", format="png", draws=3)
+    chosen = tyro.cli(DrawFigure, args=["potentials", "--format", "png", "--draws", "3"])
+    assert chosen == DrawFigure("potentials", format="png", draws=3)
     with pytest.raises(SystemExit):
-        tyro.cli(Figure, args=["entropyy"])
+        tyro.cli(DrawFigure, args=["entropyy"])
     assert "temperature" in capsys.readouterr().err
 
 

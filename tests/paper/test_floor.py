@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi
 
-from paper.floor import mean_floor, norm_floor
+from paper.table1.floor import mean_floor, norm_floor
 
 
 @given(st.integers(2, 400))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from paper.replicas import Together, data, judge, judge_together, train_together
-from paper.replicas import together as module
+from paper.replicas import ReplicaTrainer, data, evaluate, evaluate_replicas, train_replicas
+from paper.replicas import trainer as module
 from slotmesh.ops import _checks
 from slotmesh.training.loop import train_plainly
 from slotmesh.training.stream import EvalBatches, Order
@@ -46,11 +46,11 @@ def alone(made: Experiment) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     return torch.stack(losses), model.state_dict()
 
 
-def assert_as_alone(together: Together, tol: float, idle: float) -> None:
-    for r, made in enumerate(together.experiments):
+def assert_as_alone(trainer: ReplicaTrainer, tol: float, idle: float) -> None:
+    for r, made in enumerate(trainer.experiments):
         losses, weights = alone(made)
-        torch.testing.assert_close(together.losses()[:, r], losses, rtol=tol, atol=0.0)
-        found = together.replica(r).state_dict()
+        torch.testing.assert_close(trainer.losses()[:, r], losses, rtol=tol, atol=0.0)
+        found = trainer.replica(r).state_dict()
         assert found.keys() == weights.keys()
         moved = 0
         for name, value in made.fresh_model().state_dict().items():
@@ -62,10 +62,10 @@ def assert_as_alone(together: Together, tol: float, idle: float) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_each_is_the_run_that_it_would_be_by_itself(variant: str) -> None:
-    together = Together(runs(variant))
-    together.advance(20)
-    assert together.failed() == [None, None, None]
-    assert_as_alone(together, tol=1e-5, idle=1e-3)
+    trainer = ReplicaTrainer(runs(variant))
+    trainer.advance(20)
+    assert trainer.failed() == [None, None, None]
+    assert_as_alone(trainer, tol=1e-5, idle=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_in_double_precision(
         monkeypatch.setattr(place, "BLOCK", 7)
     torch.set_default_dtype(torch.float64)
     try:
-        together = Together(runs(variant, steps=12, **changes))
-        together.advance(5)
-        together.advance(12)
-        assert_as_alone(together, tol=1e-10, idle=1e-10)
+        trainer = ReplicaTrainer(runs(variant, steps=12, **changes))
+        trainer.advance(5)
+        trainer.advance(12)
+        assert_as_alone(trainer, tol=1e-10, idle=1e-10)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -137,7 +137,7 @@ class Slots:
 def test_a_replica_that_fails_stands_still_and_disturbs_nobody(
     monkeypatch: pytest.MonkeyPatch, spoilt: str
 ) -> None:
-    plain, before = Together(runs(steps=8)), Together(runs(steps=8))
+    plain, before = ReplicaTrainer(runs(steps=8)), ReplicaTrainer(runs(steps=8))
     plain.advance(8)
     before.advance(3)
     old, calls = module.losses_of, []
@@ -152,30 +152,30 @@ def test_a_replica_that_fails_stands_still_and_disturbs_nobody(
         return torch.cat((loss[:1], bad, loss[2:]))
 
     monkeypatch.setattr(module, "losses_of", losses_of)
-    together = Together(runs(steps=8))
-    together.advance(8)
-    assert together.failed() == [None, 3, None]
-    assert together.losses()[:, 1].isfinite().tolist() == [True] * 3 + [False] * 5
+    trainer = ReplicaTrainer(runs(steps=8))
+    trainer.advance(8)
+    assert trainer.failed() == [None, 3, None]
+    assert trainer.losses()[:, 1].isfinite().tolist() == [True] * 3 + [False] * 5
     for r, expected in enumerate((plain, before, plain)):
         steps = 3 if r == 1 else 8
-        assert torch.equal(together.losses()[:steps, r], expected.losses()[:steps, r])
-        assert_same(dict(together.replica(r).state_dict()), dict(expected.replica(r).state_dict()))
+        assert torch.equal(trainer.losses()[:steps, r], expected.losses()[:steps, r])
+        assert_same(dict(trainer.replica(r).state_dict()), dict(expected.replica(r).state_dict()))
 
 
 @pytest.mark.parametrize("variant", ["SA", "SA-SH", "SA-MESH"])
 @pytest.mark.parametrize("bad", [float("nan"), 1e30])
 def test_weights_that_overflow(variant: str, bad: float) -> None:
-    plain, together = Together(runs(variant, steps=6)), Together(runs(variant, steps=6))
+    plain, trainer = ReplicaTrainer(runs(variant, steps=6)), ReplicaTrainer(runs(variant, steps=6))
     plain.advance(6)
     with torch.no_grad():
-        together.model.get_parameter("attention.mlp.3.weight")[2] = bad
-    together.advance(6)
-    assert together.failed() == [None, None, 0]
-    assert together.losses()[:, 2].isnan().all()
+        trainer.model.get_parameter("attention.mlp.3.weight")[2] = bad
+    trainer.advance(6)
+    assert trainer.failed() == [None, None, 0]
+    assert trainer.losses()[:, 2].isnan().all()
     for r in (0, 1):
-        assert_same(dict(together.replica(r).state_dict()), dict(plain.replica(r).state_dict()))
+        assert_same(dict(trainer.replica(r).state_dict()), dict(plain.replica(r).state_dict()))
     assert _checks._mode == "auto"
-    errors = judge_together(together.model, together.experiments, "val")
+    errors = evaluate_replicas(trainer.model, trainer.experiments, "val")
     assert errors.isfinite().tolist() == [True, True, False]
 
 
@@ -194,9 +194,9 @@ def test_no_match_is_looked_for_where_there_is_none(bad: float) -> None:
 
 def test_it_is_repeatable_and_leaves_the_generator_alone() -> None:
     before = torch.get_rng_state()
-    first, second = (Together(runs(steps=3)) for _ in range(2))
-    for together in (first, second):
-        together.advance(3)
+    first, second = (ReplicaTrainer(runs(steps=3)) for _ in range(2))
+    for trainer in (first, second):
+        trainer.advance(3)
     assert torch.equal(before, torch.get_rng_state())
     assert_same(first.state_dict(), second.state_dict())
 
@@ -206,32 +206,32 @@ def test_it_is_repeatable_and_leaves_the_generator_alone() -> None:
 def test_errors_are_those_of_a_single_run(
     monkeypatch: pytest.MonkeyPatch, split: Any, at_once: int
 ) -> None:
-    monkeypatch.setattr(judge, "_AT_ONCE", {"cpu": at_once})
+    monkeypatch.setattr(evaluate, "_AT_ONCE", {"cpu": at_once})
     made = runs(steps=10, data__test_size=11, data__val_size=8)
-    together = Together(made)
-    together.advance(10)
-    found = judge_together(together.model, made, split)
+    trainer = ReplicaTrainer(made)
+    trainer.advance(10)
+    found = evaluate_replicas(trainer.model, made, split)
     for r, one in enumerate(made):
         source, n = one.source(split, torch.device("cpu"))
         assert n is not None
         batches, metrics = EvalBatches(source, n, batch_size=4), one.metrics()
-        model = together.replica(r)
+        model = trainer.replica(r)
         with torch.inference_mode():
             for i, sample in enumerate(batches):
                 noise = one.noise(split, i, total=batches.totals[i])
                 one.judge(model, sample, noise, metrics)
         assert float(found[r]) == pytest.approx(float(metrics["nrmse"].compute()), rel=1e-5)
     assert found.unique().numel() == 3
-    fewer = judge_together(together.model, made, split, n=4, batch_size=2)
+    fewer = evaluate_replicas(trainer.model, made, split, n=4, batch_size=2)
     assert not torch.allclose(fewer, found, rtol=1e-3)
 
 
-def test_judging_sets_without_end() -> None:
-    together = Together(runs(data__train_size=None))
-    with pytest.raises(ValueError, match="no end to the train sets"):
-        judge_together(together.model, together.experiments, "train")
+def test_evaluating_endless_sets() -> None:
+    trainer = ReplicaTrainer(runs(data__train_size=None))
+    with pytest.raises(ValueError, match="The train sets are endless"):
+        evaluate_replicas(trainer.model, trainer.experiments, "train")
     with pytest.raises(ValueError, match="--n is 0, expected at least 1"):
-        judge_together(together.model, together.experiments, n=0)
+        evaluate_replicas(trainer.model, trainer.experiments, n=0)
 
 
 class Killed(Exception):  # noqa: N818 (it says what happened)
@@ -240,35 +240,35 @@ class Killed(Exception):  # noqa: N818 (it says what happened)
 
 @pytest.mark.parametrize("killed_at", [4, 8])
 def test_what_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, killed_at: int) -> None:
-    whole = train_together(runs(steps=11))
+    whole = train_replicas(runs(steps=11))
     heard: list[int] = []
 
-    def on_chunk(now: Together) -> None:
+    def on_chunk(now: ReplicaTrainer) -> None:
         heard.append(now.step)
         if now.step == killed_at and heard.count(killed_at) == 1:
             raise Killed
 
     with pytest.raises(Killed):
-        train_together(runs(steps=11), folder=tmp_path / "new", every=4, on_chunk=on_chunk)
+        train_replicas(runs(steps=11), folder=tmp_path / "new", every=4, on_chunk=on_chunk)
     # What does not change the numbers may change.
     again = runs(steps=11, val_every=2, hardware__threads=2)
-    resumed = train_together(again, folder=tmp_path / "new", every=4, on_chunk=on_chunk)
+    resumed = train_replicas(again, folder=tmp_path / "new", every=4, on_chunk=on_chunk)
     assert heard == sorted([4, 8, 11, killed_at])
     assert_same(resumed.state_dict(), whole.state_dict())
     assert resumed.losses().shape == (11, 3)
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["replicas.ckpt"]
-    done = train_together(runs(steps=11), folder=tmp_path / "new", on_chunk=on_chunk)
+    done = train_replicas(runs(steps=11), folder=tmp_path / "new", on_chunk=on_chunk)
     assert heard[-1] == 11
     assert heard.count(11) == 1
     assert_same(done.state_dict(), whole.state_dict())
 
 
 def test_a_failure_is_remembered(tmp_path: Path) -> None:
-    spoilt = Together(runs(steps=6))
+    spoilt = ReplicaTrainer(runs(steps=6))
     with torch.no_grad():
         spoilt.model.get_parameter("attention.mlp.3.weight")[0] = float("nan")
     spoilt.advance(2)
-    other = Together(runs(steps=6))
+    other = ReplicaTrainer(runs(steps=6))
     other.load_state_dict(spoilt.state_dict())
     other.advance(6)
     assert other.failed() == [0, None, None]
@@ -276,17 +276,17 @@ def test_a_failure_is_remembered(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_others(tmp_path: Path) -> None:
-    train_together(runs(steps=2), folder=tmp_path)
+    train_replicas(runs(steps=2), folder=tmp_path)
     for changed, said in (
-        (runs(steps=3), r"holds run 0 with --steps 2, but 3 came. Choose another folder"),
+        (runs(steps=3), r"holds run 0 with --steps 2, but got 3. Choose another folder"),
         (runs(steps=2)[:2], "holds 3 runs, expected 2"),
-        (runs(steps=2)[::-1], "holds run 0 with --seed 0, but 2 came"),
+        (runs(steps=2)[::-1], "holds run 0 with --seed 0, but got 2"),
     ):
         with pytest.raises(ValueError, match=said):
-            train_together(changed, folder=tmp_path)
+            train_replicas(changed, folder=tmp_path)
     torch.save({"state_dict": {}}, tmp_path / "replicas.ckpt")
     with pytest.raises(ValueError, match="not a checkpoint of runs that were trained together"):
-        train_together(runs(steps=2), folder=tmp_path)
+        train_replicas(runs(steps=2), folder=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -301,22 +301,22 @@ def test_checkpoints_of_others(tmp_path: Path) -> None:
 def test_runs_that_differ_in_more(changes: dict[str, Any], said: str) -> None:
     first, second, _ = runs()
     with pytest.raises(ValueError, match=said):
-        Together([first, experiment(change(second.settings, **changes))])
+        ReplicaTrainer([first, experiment(change(second.settings, **changes))])
 
 
 def test_what_cannot_be_trained_together() -> None:
-    with pytest.raises(ValueError, match="No experiments came"):
-        Together([])
-    with pytest.raises(ValueError, match="An experiment of clevrtex came, expected random-objects"):
-        Together([experiment(preset("clevrtex"))])
+    with pytest.raises(ValueError, match="Got no experiments"):
+        ReplicaTrainer([])
+    with pytest.raises(ValueError, match="Got an experiment of clevrtex, expected random-objects"):
+        ReplicaTrainer([experiment(preset("clevrtex"))])
     with pytest.raises(ValueError, match=r"--hardware.precision is bf16, expected 32"):
-        Together(runs(hardware__precision="bf16"))
-    with pytest.raises(ValueError, match="The device is cpu, expected cuda to record steps"):
-        Together(runs(), capture=True)
-    with pytest.raises(ValueError, match="21 steps were asked for, expected at most 20"):
-        Together(runs()).advance(21)
+        ReplicaTrainer(runs(hardware__precision="bf16"))
+    with pytest.raises(ValueError, match="The device is cpu, expected cuda with capture=True"):
+        ReplicaTrainer(runs(), capture=True)
+    with pytest.raises(ValueError, match="until is 21, expected at most 20 steps"):
+        ReplicaTrainer(runs()).advance(21)
     with pytest.raises(ValueError, match="--every is 0, expected at least 1"):
-        train_together(runs(), every=0)
+        train_replicas(runs(), every=0)
 
 
 def test_the_bar_shows_losses_and_failures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,13 +324,13 @@ def test_the_bar_shows_losses_and_failures(monkeypatch: pytest.MonkeyPatch) -> N
     nan = torch.tensor([0.0, float("nan"), 0.0])
     monkeypatch.setattr(module, "losses_of", lambda *args: old(*args) + nan)
     console = Console(file=StringIO(), force_terminal=True, width=120)
-    train_together(runs("SA", steps=4), every=2, console=console)
+    train_replicas(runs("SA", steps=4), every=2, console=console)
     shown = console.file.getvalue()  # pyright: ignore
     assert "SA, 3 runs" in shown
     assert "4/4" in shown
     assert "1 failed" in shown
     console = Console(file=StringIO())
-    train_together(runs("SA", steps=1), console=console)
+    train_replicas(runs("SA", steps=1), console=console)
     assert not console.file.getvalue().strip()  # pyright: ignore
 
 
@@ -339,13 +339,13 @@ def test_the_bar_shows_losses_and_failures(monkeypatch: pytest.MonkeyPatch) -> N
 
 def on_gpu(
     variant: str, some: Callable[[list[Experiment]], list[Experiment]], **given: Any
-) -> Together:
-    together = Together(some(runs(variant)), device="cuda", **given)
-    together.advance(20)
-    return together
+) -> ReplicaTrainer:
+    trainer = ReplicaTrainer(some(runs(variant)), device="cuda", **given)
+    trainer.advance(20)
+    return trainer
 
 
-def assert_near(one: Together, other: Together, ours: int, theirs: int) -> None:
+def assert_near(one: ReplicaTrainer, other: ReplicaTrainer, ours: int, theirs: int) -> None:
     torch.testing.assert_close(
         one.losses()[:, ours], other.losses()[:, theirs], rtol=1e-5, atol=0.0
     )
@@ -373,25 +373,25 @@ def test_one_alone_is_one_of_three(variant: str) -> None:
 @pytest.mark.parametrize("variant", [pytest.param(v, marks=gpu) for v in VARIANTS])
 @pytest.mark.parametrize("train_size", [18, None])
 def test_nothing_waits(variant: str, train_size: int | None, no_waiting: Any) -> None:
-    together = Together(runs(variant, data__train_size=train_size), device="cuda")
-    together.advance(2)
+    trainer = ReplicaTrainer(runs(variant, data__train_size=train_size), device="cuda")
+    trainer.advance(2)
     seen: list[torch.Tensor | None] = []
     with no_waiting():
-        together.advance(20, lambda now: seen.append(now.latest()))
+        trainer.advance(20, lambda now: seen.append(now.latest()))
     assert len(seen) == 1
-    assert together.losses().isfinite().all()
+    assert trainer.losses().isfinite().all()
 
 
 @pytest.mark.parametrize("variant", [pytest.param("SA-MESH", marks=gpu)])
 def test_going_on_and_judging_on_a_gpu(monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
-    whole = train_together(runs(variant, steps=8), device="cuda")
-    half = Together(runs(variant, steps=8), device="cuda")
+    whole = train_replicas(runs(variant, steps=8), device="cuda")
+    half = ReplicaTrainer(runs(variant, steps=8), device="cuda")
     half.advance(5)
-    resumed = Together(runs(variant, steps=8), device="cuda")
+    resumed = ReplicaTrainer(runs(variant, steps=8), device="cuda")
     resumed.load_state_dict(half.state_dict())
     resumed.advance(8)
     assert_same(resumed.state_dict(), whole.state_dict())
-    found = judge_together(whole.model, whole.experiments, n=11)
-    monkeypatch.setattr(judge, "_AT_ONCE", {"cuda": 1})
-    one_by_one = judge_together(resumed.model, whole.experiments, n=11)
+    found = evaluate_replicas(whole.model, whole.experiments, n=11)
+    monkeypatch.setattr(evaluate, "_AT_ONCE", {"cuda": 1})
+    one_by_one = evaluate_replicas(resumed.model, whole.experiments, n=11)
     torch.testing.assert_close(found, one_by_one, rtol=1e-5, atol=0.0)

@@ -11,23 +11,24 @@ import torch
 import tyro
 from rich.console import Console
 
-from paper import (
+from paper import COMMANDS, __main__
+from paper.recorded import difference
+from paper.replicas import trainer
+from paper.table1 import (
     Table1,
     Table1Choice,
     Table1Emd,
-    __main__,
     group,
     jobs,
     run_choice,
     run_emd_study,
     run_table1,
 )
-from paper.choice import CANDIDATES, chosen, score, settings_of
-from paper.emd_study import PARTS
-from paper.record import SIGMAS, Record, difference, read, summarise, write
-from paper.replicas import together
-from paper.rows import BEYOND, BEYOND_MESH, base, beyond, papers
-from slotmesh.cli import _all_settings
+from paper.table1.choice import CANDIDATES, chosen, score, settings_of
+from paper.table1.emd_study import PARTS
+from paper.table1.record import SIGMAS, GroupRecord, read, summarise, write
+from paper.table1.rows import BEYOND, BEYOND_MESH, base, beyond, paper_error
+from slotmesh.cli import choices
 from slotmesh.training.loop import train_plainly
 from slotmesh.training.published import changed, row_of
 from slotmesh.training.stream import EvalBatches
@@ -35,6 +36,7 @@ from slotmesh.training.tasks import experiment
 
 from ._records import put, record
 
+Measured = tuple[Path, list[GroupRecord], str]
 SMALL: dict[str, Any] = {
     "seeds": 1,
     "steps": 8,
@@ -54,19 +56,28 @@ def quiet() -> Console:
     return Console(file=StringIO(), width=200)
 
 
+def parsed(command: str) -> Any:
+    """The settings that a recorded command stands for."""
+    words = command.split()
+    assert words[:3] == ["python", "-m", "paper"]
+    return tyro.cli(choices(COMMANDS), args=words[3:])
+
+
 def said(console: Console) -> str:
     return console.file.getvalue()  # pyright: ignore
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record], str]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     folder, console = tmp_path_factory.mktemp("table1"), quiet()
     torch.set_num_threads(1)
     settings = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA-SH", "SA-MESH"))
     return folder, run_table1(settings, console), said(console)
 
 
-def test_a_cell_is_the_run_that_it_stands_for(measured: tuple[Path, list[Record], str]) -> None:
+def test_a_cell_is_the_run_that_it_stands_for(
+    measured: Measured,
+) -> None:
     _, records, _ = measured
     for one in records:
         assert one.steps == [2, 4, 6, 8]
@@ -95,7 +106,7 @@ def error_alone(settings: Any) -> float:
 
 
 def test_the_files_hold_what_was_measured_and_how(
-    measured: tuple[Path, list[Record], str],
+    measured: Measured,
 ) -> None:
     folder, records, _ = measured
     assert sorted(path.name for path in (folder / "out").iterdir()) == [
@@ -113,42 +124,41 @@ def test_the_files_hold_what_was_measured_and_how(
         assert (one.split, one.n) == ("test", 3)
 
 
-def test_the_command_makes_the_file_again(measured: tuple[Path, list[Record], str]) -> None:
+def test_the_command_makes_the_file_again(measured: Measured) -> None:
     _, records, _ = measured
     for one in records:
-        words = one.command.split()[1:]
-        again = tyro.cli(_all_settings(words), args=words)
+        again = parsed(one.command)
         asked = tiny(Table1, Path(), seeds=2, first_seed=3, variants=(one.variant,))
         assert again == replace(asked, out=None, runs=Path("runs/reproduce"), device="auto")
 
 
-def test_it_says_what_it_does(measured: tuple[Path, list[Record], str]) -> None:
+def test_it_says_what_it_does(measured: Measured) -> None:
     _, records, text = measured
     assert "SA-MESH, step 4: sigma 1: " in text
     for one in records:
-        assert f"{one.variant}: {one.seconds:.0f} s. Written: " in text
+        assert f"{one.variant}: {one.seconds:.0f} s. Written to " in text
         for sigma in SIGMAS:
             assert one.at(sigma).text in text
     for variant, sigma in (("SA-EMD", 0.01), ("SA", 0.1)):
-        assert f"{papers(variant, sigma):.2f}" in text
+        assert f"{paper_error(variant, sigma):.2f}" in text
 
 
-def test_what_is_measured_stays(measured: tuple[Path, list[Record], str]) -> None:
+def test_what_is_measured_stays(measured: Measured) -> None:
     folder, records, _ = measured
     console = quiet()
     asked = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA-SH",), device="auto")
     assert run_table1(asked, console) == records[:1]
     assert "SA-SH is measured" in said(console)
     for changes, why in (
-        ({"steps": 9}, "SA-SH.json has --steps 8, but 9 came"),
-        ({"first_seed": 4}, r"SA-SH.json has the seeds \[3, 4\] on test sets, but \[4, 5\]"),
-        ({"beyond": True}, "has --model.mlp-dim 64, but 256 came"),
+        ({"steps": 9}, "SA-SH.json has --steps 8, but got 9"),
+        ({"first_seed": 4}, r"SA-SH.json has the seeds \[3, 4\] on test sets, but got \[4, 5\]"),
+        ({"beyond": True}, "has --model.mlp-dim 64, but got 256"),
     ):
         with pytest.raises(ValueError, match=why):
             run_table1(replace(asked, **changes), quiet())
 
 
-def test_overwriting_measures_again(measured: tuple[Path, list[Record], str]) -> None:
+def test_overwriting_measures_again(measured: Measured) -> None:
     folder, records, _ = measured
     path = folder / "out" / "SA-SH.json"
     before = path.read_text()
@@ -165,32 +175,32 @@ class Killed(Exception):  # noqa: N818 (it says what happened)
 
 
 @pytest.mark.parametrize("killed_at", [2, 4])
-def test_what_was_stopped_goes_on(
+def test_what_was_stopped_resumes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    measured: tuple[Path, list[Record], str],
+    measured: Measured,
     killed_at: int,
 ) -> None:
     asked = tiny(Table1, tmp_path, seeds=2, first_seed=3, variants=("SA-SH",))
-    old, heard = group.judge_together, []
+    old, calls = group.evaluate_replicas, []
 
     def judge(*args: Any, **given: Any) -> Any:
-        heard.append(1)
-        if len(heard) == killed_at:
+        calls.append(1)
+        if len(calls) == killed_at:
             raise Killed
         return old(*args, **given)
 
-    monkeypatch.setattr(group, "judge_together", judge)
+    monkeypatch.setattr(group, "evaluate_replicas", judge)
     with pytest.raises(Killed):
         run_table1(asked, quiet())
     assert not (tmp_path / "out" / "SA-SH.json").exists()
     [found] = run_table1(asked, quiet())
     # All four evaluations, and the one that was cut short.
-    assert len(heard) == 5
+    assert len(calls) == 5
     assert found.runs == measured[1][0].runs
     (tmp_path / "out" / "SA-SH.json").unlink()
     assert run_table1(asked, quiet()) == [found]
-    assert len(heard) == 5
+    assert len(calls) == 5
     (tmp_path / "out" / "SA-SH.json").unlink()
     (tmp_path / "runs" / "out" / "SA-SH" / "errors.json").unlink()
     with pytest.raises(ValueError, match=r"holds a checkpoint, but no errors of step 2. Remove"):
@@ -200,7 +210,7 @@ def test_what_was_stopped_goes_on(
 def test_a_run_that_fails_is_shown_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, judged = together.losses_of, group.judge_together
+    old, judged = trainer.losses_of, group.evaluate_replicas
     spoilt = torch.tensor([0.0, 0.0, float("nan"), 0.0, 0.0, 0.0])
     steps: list[int] = []
 
@@ -213,8 +223,8 @@ def test_a_run_that_fails_is_shown_as_failed(
         off = torch.tensor([0.0] * 5 + [float("inf") if len(steps) == 6 else 0.0])
         return judged(*args, **given) + off
 
-    monkeypatch.setattr(together, "losses_of", losses_of)
-    monkeypatch.setattr(group, "judge_together", judge)
+    monkeypatch.setattr(trainer, "losses_of", losses_of)
+    monkeypatch.setattr(group, "evaluate_replicas", judge)
     console = quiet()
     [found] = run_table1(tiny(Table1, tmp_path, seeds=2, variants=("SA",)), console)
     assert [run.failed for run in found.runs] == [None, None, 3, None, None, 6]
@@ -260,8 +270,7 @@ def test_candidates_are_measured_on_seeds_and_sets_of_their_own(tmp_path: Path) 
     best = min(found, key=score)
     assert f"SA, {best.name.removeprefix('SA-')} (taken)" in said(console)
     assert chosen(tmp_path / "out", "SA") == best.name.removeprefix("SA-")
-    words = found[0].command.split()[1:]
-    again = tyro.cli(_all_settings(words), args=words)
+    again = parsed(found[0].command)
     assert (again.variants, again.candidates) == (("SA",), ("1e-3-constant",))
     made = settings_of(tmp_path / "out", "SA")
     assert jobs.shared(asked.sized(made)) == best.settings
@@ -334,7 +343,12 @@ def test_wrong_settings(tmp_path: Path) -> None:
         (Table1, run_table1, {"steps": 0}, "--steps is 0, expected at least 1"),
         (Table1, run_table1, {"test_size": 0}, "--data.test-size is 0"),
         (Table1, run_table1, {"device": "tpu"}, "--device is 'tpu'"),
-        (Table1, run_table1, {"beyond": True, "choice": tmp_path}, "--choice came with --beyond"),
+        (
+            Table1,
+            run_table1,
+            {"beyond": True, "choice": tmp_path},
+            "Got both --choice",
+        ),
         (Table1, run_table1, {"choice": tmp_path}, "not all candidates of SA are measured"),
         (Table1Choice, run_choice, {"candidates": ("x",)}, "--candidates has 'x', expected some"),
     ):
@@ -346,11 +360,32 @@ def test_wrong_settings(tmp_path: Path) -> None:
 def test_the_module_runs_the_command_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit, match="Expected one of table1, table1-choice"):
+    with pytest.raises(SystemExit):
         __main__.main([])
+    said = capsys.readouterr().err
+    assert "Expected one of {table1, table1-choice" in said
+    assert "run python -m paper --help" in said
     put(tmp_path / "out", "SA", "SA", (0.4, 0.5, 0.6))
     __main__.main(["table1", "--variants", "SA", "--out", str(tmp_path / "out"), "--device", "cpu"])
     assert "SA is measured" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        __main__.main(["table1", "--seeds", "0"])
+    assert end.value.code == 1
+    assert "python -m paper: --seeds is 0, expected at least 1." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
+def test_help_fits_80_columns(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as end:
+        __main__.main([*words, "--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: {' '.join(['python -m paper', *words])} ")
+    # The usage is one line, however many choices it lists.
+    assert max(len(line) for line in said.splitlines() if "usage:" not in line) <= 80
 
 
 def test_a_result_is_older_than_a_setting() -> None:
@@ -359,4 +394,4 @@ def test_a_result_is_older_than_a_setting() -> None:
     other = difference(old, old | {"transport.grad": "implicit"})
     assert other == ("transport.grad", "straight_through", "implicit")
     assert difference(old, {"seed": 1}) == ("transport.lr", 2.0, None)
-    assert difference(old, {"seed": 1}, free=("transport.lr",)) is None
+    assert difference(old, {"seed": 1}, ignore=("transport.lr",)) is None

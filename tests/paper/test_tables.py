@@ -16,10 +16,10 @@ from PIL import Image
 from rich.console import Console
 
 from paper import TrainTable, run_table
-from paper.trained import command, training
-from paper.trained.pictures import draw_curves, write_curves
-from paper.trained.record import Measured, read, records_in
-from paper.trained.tables import BY_NAME, TABLES
+from paper.tables import command, training
+from paper.tables.definitions import BY_NAME, TABLES
+from paper.tables.pictures import draw_curves, write_curves
+from paper.tables.record import RunRecord, read, records_in
 from slotmesh.models import ObjectDiscovery
 from slotmesh.training.evaluate import Evaluate, run_evaluate
 from slotmesh.training.export import weights_name
@@ -66,13 +66,13 @@ def asked(folder: Path, table: str = "table3", **changes: Any) -> TrainTable:
     return command.KINDS[table](**{**SIZES, **places, "device": "cpu", **changes})
 
 
-def measure(folder: Path, *args: Any, **changes: Any) -> tuple[dict[str, list[Measured]], str]:
+def measure(folder: Path, *args: Any, **changes: Any) -> tuple[dict[str, list[RunRecord]], str]:
     console = Console(file=StringIO(), width=200)
     found = run_table(asked(folder, *args, **changes), console)
     return found, console.file.getvalue()  # pyright: ignore
 
 
-Whole = tuple[Path, dict[str, Measured], str]
+Whole = tuple[Path, dict[str, RunRecord], str]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return folder, only(found), said
 
 
-def only(found: dict[str, list[Measured]]) -> dict[str, Measured]:
+def only(found: dict[str, list[RunRecord]]) -> dict[str, RunRecord]:
     """The one seed of each row."""
     assert all(len(group) == 1 for group in found.values())
     return {row: group[0] for row, group in found.items()}
@@ -151,7 +151,7 @@ def test_weights_are_those_that_were_tested(whole: Whole) -> None:
         assert again["metrics"] == test.metrics
         page = (where / "README.md").read_text()
         assert f"FG-ARI {100 * test.metrics['fg_ari']:.1f} %" in page
-        assert f"of step {found[variant].best_step}," in page
+        assert f"of step {found[variant].best_step}, which" in " ".join(page.split())
 
 
 def test_pictures(whole: Whole) -> None:
@@ -302,7 +302,7 @@ def test_a_run_that_fails_is_shown_as_failed(
     assert "failed" in said
     assert not (tmp_path / "checkpoints").exists()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"SA-0.json", "curves.svg"}
-    assert "stays" in measure(tmp_path, variants=("SA",))[1]
+    assert "keeping" in measure(tmp_path, variants=("SA",))[1]
 
 
 def test_a_kill_leaves_its_part_written_down(
@@ -364,7 +364,7 @@ def test_rows_by_their_names() -> None:
     assert len(table5.chosen(())) == 10
     assert BY_NAME["table3"].chosen(()) == ["SA", "SA-SH", "SA-MESH"]
     assert BY_NAME["table3"].chosen(("SA-MESH-reuse",)) == ["SA-MESH-reuse"]
-    with pytest.raises(ValueError, match=r"--variants has 'SA-EMD', but the rows of table4 are"):
+    with pytest.raises(ValueError, match=r"--variants has 'SA-EMD', expected rows of table4: SA, "):
         BY_NAME["table4"].chosen(("SA-EMD",))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from paper.replicas import Together
+from paper.replicas import ReplicaTrainer
 from slotmesh.models import SetCopier
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import ExportModel, run_export_model
@@ -110,7 +110,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
 
 def test_what_keeps_none_says_so(tmp_path: Path) -> None:
     made = experiment(settings(tmp_path))
-    for run in (train_plainly, lambda made: Together([made])):
+    for run in (train_plainly, lambda made: ReplicaTrainer([made])):
         with pytest.raises(ValueError, match=r"--optim\.ema is 0\.8, expected none"):
             run(made)
     for bad in (0.0, 1.0, -1.0, float("nan")):

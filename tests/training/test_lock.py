@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paper.replicas import train_together
+from paper.replicas import train_replicas
 from slotmesh.cli import main
 from slotmesh.training import lock as module
 from slotmesh.training.learner import Learner
@@ -162,9 +162,9 @@ def test_replicas_too(tmp_path: Path) -> None:
     other = Lock(tmp_path)
     other.acquire()
     with pytest.raises(ValueError, match="is in use by another process"):
-        train_together([made], folder=tmp_path)
+        train_replicas([made], folder=tmp_path)
     other.release()
-    train_together([made], folder=tmp_path)
+    train_replicas([made], folder=tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["replicas.ckpt"]
 
 

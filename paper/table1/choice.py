@@ -1,4 +1,4 @@
-"""``python -m paper table1-choice``: what the paper does not say, chosen on other seeds."""
+"""``python -m paper table1-choice``: compare settings that the paper does not give."""
 
 import math
 import statistics
@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from paper.jobs import Effort, Job, run_jobs
-from paper.record import SIGMAS, Record, read
-from paper.rows import TABLE1, base, papers, table
+from paper.table1.jobs import Effort, Job, run_jobs
+from paper.table1.record import SIGMAS, GroupRecord, read
+from paper.table1.rows import TABLE1, base, paper_error, screen_table
 from slotmesh.training.published import changed
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
 
@@ -38,27 +38,27 @@ CANDIDATES: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Changes of the ``paper`` preset that are compared, by variant and name."""
 RULES = {
-    "SA": "the one whose medians are closest to the paper's three (largest deviation least)",
-    "SA-SH": "the one whose medians are closest to the paper's three (largest deviation least)",
-    "SA-MESH": "the one whose medians have the least mean over the three sigmas",
+    "SA": "the candidate whose medians are closest to the paper's (smallest maximum deviation)",
+    "SA-SH": "the same rule",
+    "SA-MESH": "the candidate whose medians have the lowest mean over the three sigmas",
 }
-"""Which of them is taken."""
+"""Which candidate of a variant is taken."""
 
 
 @dataclass(frozen=True)
 class Table1Choice(Effort):
-    """Compare settings of Table 1 that the paper does not give, on seeds and sets of their own."""
+    """Compare settings that the paper does not give, on separate seeds and sets."""
 
     first_seed: int = 100
-    """Their seeds are this one and those after it: not those that are reported."""
+    """The first of the consecutive seeds; none of them is reported in the table."""
     variants: tuple[Literal["SA", "SA-SH", "SA-MESH"], ...] = ("SA", "SA-SH", "SA-MESH")
-    """Which rows."""
+    """Rows whose settings are compared."""
     candidates: tuple[str, ...] = ()
-    """Names of settings; all by default. They can be measured by several processes at once."""
+    """Names of the candidates; all by default. Several processes can measure different ones."""
 
 
-def run_choice(settings: Table1Choice, console: Console | None = None) -> list[Record]:
-    """Measure candidates on validation sets, and say which is taken."""
+def run_choice(settings: Table1Choice, console: Console | None = None) -> list[GroupRecord]:
+    """Measure candidates on validation sets and say which one is taken."""
     console = Console() if console is None else console
     folder = TABLE1 / "choice" if settings.out is None else settings.out
     known = [name for variant in settings.variants for name in CANDIDATES[variant]]
@@ -84,26 +84,29 @@ def run_choice(settings: Table1Choice, console: Console | None = None) -> list[R
         for name, record in candidates_in(folder, variant).items():
             label = f"{variant}, {name}{' (taken)' if name == best else ''}"
             rows[label] = [record.at(sigma).text for sigma in SIGMAS]
-    console.print(table("Candidates, median and range of the seeds", rows))
+    console.print(screen_table("Candidates, median and range over the seeds", rows))
     return records
 
 
-def candidates_in(folder: Path, variant: str) -> dict[str, Record]:
-    """The candidates of a variant that are measured."""
+def candidates_in(folder: Path, variant: str) -> dict[str, GroupRecord]:
+    """Return the candidates of a variant that have been measured, by name."""
     paths = {name: folder / f"{variant}-{name}.json" for name in CANDIDATES[variant]}
     return {name: read(path) for name, path in paths.items() if path.is_file()}
 
 
-def score(record: Record) -> float:
-    """What :data:`RULES` makes least."""
+def score(record: GroupRecord) -> float:
+    """Return what :data:`RULES` minimises."""
     medians = {sigma: record.at(sigma).median for sigma in SIGMAS}
     if record.variant == "SA-MESH":
         return statistics.fmean(medians.values())
-    return max(abs(medians[sigma] - papers(record.variant, sigma)) for sigma in SIGMAS)
+    return max(abs(medians[sigma] - paper_error(record.variant, sigma)) for sigma in SIGMAS)
 
 
 def chosen(folder: Path, variant: str) -> str | None:
-    """The name of the candidate that is taken; None until all are measured, or if all failed."""
+    """Return the name of the candidate that is taken.
+
+    None until all candidates have been measured, or if all of them failed.
+    """
     found = candidates_in(folder, variant)
     if len(found) < len(CANDIDATES[variant]):
         return None
@@ -113,10 +116,10 @@ def chosen(folder: Path, variant: str) -> str | None:
 
 
 def settings_of(folder: Path, variant: str) -> RandomObjectsSettings:
-    """The settings of a row of Table 1 as they were chosen.
+    """Return the settings of a row of Table 1 with the candidate that is taken.
 
     Raises:
-        ValueError: If not all candidates are measured, or all failed.
+        ValueError: If a candidate has not been measured yet, or all of them failed.
     """
     if variant not in CANDIDATES:
         return base(variant)

@@ -1,4 +1,4 @@
-"""What the trained models make of samples, and how they got there."""
+"""Pictures of a table: what the models make of test samples, and their learning curves."""
 
 import io
 from pathlib import Path
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from PIL import Image
 
-from paper.trained.record import Measured
+from paper.tables.record import RunRecord
 from slotmesh.files import write_whole
 from slotmesh.report.figures import COLOURS, panels, svg_bytes
 from slotmesh.training.report.collect import Found
@@ -18,11 +18,11 @@ from slotmesh.training.runs import Run
 CURVES = "curves.svg"
 _DASHES = ("-", "--", ":", "-.")
 SAMPLES = 5
-"""The first test samples: none is chosen."""
+"""Number of test samples shown: always the first ones, not selected."""
 
 
 def write_samples(run: Run, evaluation: dict[str, Any], device: str, path: Path) -> None:
-    """The first test samples as they were judged, below one another."""
+    """Draw the first test samples as they were evaluated, below one another."""
     found = Found(run.folder, run, whole=True, row=None, evaluation=evaluation)
     painter = SamplePainter(found, device)
     drawn = [painter.draw(i, trace=False) for i in range(min(SAMPLES, painter.n))]
@@ -37,30 +37,30 @@ def write_samples(run: Run, evaluation: dict[str, Any], device: str, path: Path)
     write_whole(path, buffer.getvalue())
 
 
-def write_curves(found: dict[str, list[Measured]], folder: Path) -> None:
-    """All runs that are measured in one figure."""
+def write_curves(found: dict[str, list[RunRecord]], folder: Path) -> None:
+    """Draw all measured runs in one figure."""
     if found:
         write_whole(folder / CURVES, svg_bytes(draw_curves(found)))
 
 
-def draw_curves(found: dict[str, list[Measured]]) -> Figure:
-    """The training loss, and up to three metrics of the validation samples; a colour a variant."""
-    # It knows the names, and how to draw.
+def draw_curves(found: dict[str, list[RunRecord]]) -> Figure:
+    """Draw the training loss and up to three validation metrics, one colour per variant."""
+    # Imports matplotlib, which is slow.
     from slotmesh.training.report.compare import NAMES, PERCENT, heading
 
     runs = [(row, one) for row, group in found.items() for one in group]
     seen = {name for _, one in runs for name in one.val}
     metrics = [name for name in NAMES if name in seen]
-    # Of six distances, the largest, a middle and a small one.
+    # Of six distances, a large, a medium and a small one.
     metrics = metrics if len(metrics) < 4 else metrics[::2]
     figure, [panel] = panels(11.0, 3.1, 1, 1 + len(metrics))
     for axes, name in zip(panel, ("loss", *metrics), strict=True):
-        # The loss of single batches is noisy.
+        # The loss of single batches is noisy: draw it thin.
         room, width = ("train", 1.0) if name == "loss" else ("val", 2.0)
         styles: dict[str, list[str]] = {}
         for row, one in runs:
             steps, values = _points(getattr(one, room), name, 100.0 if name in PERCENT else 1.0)
-            # The baselines with noise are SA.
+            # The baselines with noise are variants of SA.
             variant = one.settings["variant"]
             colour = COLOURS.get(variant, COLOURS["SA"])
             known = styles.setdefault(colour, [])

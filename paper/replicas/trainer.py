@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paper.replicas.curve import Curve
+from paper.replicas.check import check_replicas
 from paper.replicas.data import BLOCK, Batches
-from paper.replicas.group import check_group
+from paper.replicas.loss_curve import LossCurve
 from paper.replicas.update import Update
 from slotmesh.nn.stacked import stack, unstack
 from slotmesh.ops import set_value_checks
@@ -19,27 +19,27 @@ from slotmesh.training.tasks.experiment import Experiment, mix
 from slotmesh.training.tasks.matching import match
 
 
-class Together:
-    """Runs that are trained together, each as if it were alone.
+class ReplicaTrainer:
+    """Train several runs at once, each as if it were alone.
 
-    On a CUDA device a step is recorded once and replayed, and nothing waits for the device between
-    two calls of :meth:`advance`.
+    On a CUDA device a step is captured once as a graph and replayed, and the host does not wait
+    for the device between two calls of :meth:`advance`.
 
     Args:
-        experiments: Of random objects, with the same settings but for ``seed``, ``data.seed`` and
-            ``data.sigma``.
-        device: Where to train.
-        capture: Whether to record the step; on a CUDA device by default.
+        experiments: Experiments of random objects whose settings differ only in ``seed``,
+            ``data.seed`` and ``data.sigma``.
+        device: Device to train on.
+        capture: Whether to capture the step as a CUDA graph; by default on a CUDA device.
 
     Raises:
         ValueError: If the experiments cannot be trained together.
 
     Example:
         >>> from dataclasses import replace
-        >>> from paper.replicas import Together
+        >>> from paper.replicas import ReplicaTrainer
         >>> from slotmesh.training.tasks import experiment, preset
         >>> start = preset("random-objects", "SA")
-        >>> runs = Together([experiment(replace(start, seed=seed)) for seed in range(3)])
+        >>> runs = ReplicaTrainer([experiment(replace(start, seed=seed)) for seed in range(3)])
         >>> runs.advance(2)
         >>> runs.losses().shape, runs.failed()
         (torch.Size([2, 3]), [None, None, None])
@@ -54,18 +54,18 @@ class Together:
         device: torch.device | str = "cpu",
         capture: bool | None = None,
     ) -> None:
-        self.experiments = check_group(experiments)
+        self.experiments = check_replicas(experiments)
         self.device = torch.device(device)
         self.step = 0
         """Steps done."""
         on_gpu = self.device.type == "cuda"
         if capture and not on_gpu:
-            raise ValueError(f"The device is {self.device}, expected cuda to record steps.")
+            raise ValueError(f"The device is {self.device}, expected cuda with capture=True.")
         self._capture = on_gpu if capture is None else capture
         settings = self.experiments[0].settings
         models = [made.fresh_model() for made in self.experiments]
         self.model: nn.Module = stack(models).to(self.device)
-        """All of them, with weights ``(R, ...)``."""
+        """The stacked model, with weights ``(R, ...)``."""
         self._update = Update(self.model, len(models), settings.optim.clip)
         self._batches = Batches(self.experiments, self.device)
         scales = [made.loss_scale for made in self.experiments]
@@ -75,44 +75,44 @@ class Together:
         self._now = torch.zeros_like(self._first)
         like = self._update.parameters[0]
         self._rows = like.new_zeros(BLOCK, len(models)).detach()
-        self._curve = Curve()
+        self._curve = LossCurve()
         self._replay: Captured[None] | None = None
 
     def advance(
-        self, until: int, on_block: Callable[["Together"], None] = lambda together: None
+        self, until: int, on_block: Callable[["ReplicaTrainer"], None] = lambda trainer: None
     ) -> None:
-        """Train on until so many steps are done.
+        """Train until this many steps are done.
 
         Args:
-            until: At most the steps of the settings.
-            on_block: Called every hundred steps or so.
+            until: Number of steps, at most that of the settings.
+            on_block: Called with the trainer about every hundred steps.
         """
         settings = self.experiments[0].settings
         if until > settings.steps:
-            raise ValueError(f"{until} steps were asked for, expected at most {settings.steps}.")
-        with undisturbed():
+            raise ValueError(f"until is {until}, expected at most {settings.steps} steps.")
+        with exact_arithmetic():
             while self.step < until:
                 self._block(min(BLOCK, until - self.step))
                 on_block(self)
 
     def replica(self, which: int) -> nn.Module:
-        """The model of one experiment as it is now, as an ordinary module."""
+        """Return the current model of one experiment as an ordinary module."""
         return unstack(self.model, which)
 
     def losses(self) -> Tensor:
-        """Loss of every step and replica so far, ``(step, R)`` on the CPU; NaN once it failed."""
+        """Return all losses so far, ``(step, R)`` on the CPU; NaN after a replica failed."""
         return self._curve.whole()
 
     def latest(self) -> Tensor | None:
-        """The newest losses ``(R)`` that are known without waiting for the device."""
+        """Return the newest losses ``(R)`` that are available without waiting for the device."""
         return self._curve.latest()
 
     def failed(self) -> list[int | None]:
-        """The step whose loss or gradient was not finite, of each replica; None for none."""
+        """Return the step at which each replica failed (loss or gradient not finite), or None."""
         return [None if step < 0 else step for step in self._update.failed_at.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything to go on from, as tensors on the CPU and plain data."""
+        """Return everything needed to resume, as tensors on the CPU and plain data."""
         return {
             "step": self.step,
             "state_dict": {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()},
@@ -121,7 +121,7 @@ class Together:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Resume from a state."""
         self.step = state["step"]
         self.model.load_state_dict(state["state_dict"])
         for name, value in self._update.state.items():
@@ -129,7 +129,7 @@ class Together:
         self._curve.load(state["losses"])
 
     def _block(self, count: int) -> None:
-        """Take so many steps."""
+        """Take ``count`` steps."""
         settings = self.experiments[0].settings
         self._batches.prepare(self.step, count)
         self._first.fill_(self.step)
@@ -145,11 +145,11 @@ class Together:
         self._curve.add(self._rows[:count])
 
     def _take(self) -> None:
-        """One step: reads and changes tensors that stay where they are, and waits for nothing."""
+        """Take one step, on tensors that keep their addresses, without synchronising."""
         row = self._now - self._first
         inputs, targets = self._batches.at(row)
         loss = losses_of(self.model(inputs, generator=self._noise).slots, targets) * self._scale
-        # Each replica's weights are in its own loss only.
+        # Each loss depends only on the weights of its own replica.
         grads = torch.autograd.grad(loss.sum(), self._update.parameters, materialize_grads=True)
         known = self._update(loss.detach(), grads, self._now)
         self._rows.index_copy_(0, row.view(1), known.unsqueeze(0))
@@ -170,8 +170,8 @@ class Together:
 
 
 def losses_of(slots: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each replica ``(R)``: of ``(R, batch, m, dim)``; NaN where slots have no end."""
-    # Squares of larger numbers overflow, and there is no match of what is not finite.
+    """Return the loss ``(R)`` of slots and targets ``(R, batch, m, dim)``; NaN if slots diverge."""
+    # Squares of larger numbers overflow, and values that are not finite cannot be matched.
     most = 1e-3 * torch.finfo(slots.dtype).max ** 0.5
     fine = (slots.detach().abs() < most).flatten(1).all(1)
     safe = torch.where(fine.view(-1, 1, 1, 1), slots, 0.0)
@@ -179,8 +179,8 @@ def losses_of(slots: Tensor, targets: Tensor) -> Tensor:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Products of full precision; no checks of values, which stop all replicas for one."""
+def exact_arithmetic() -> Iterator[None]:
+    """Use full-precision products, and skip checks of values, where one replica stops all."""
     precision = torch.get_float32_matmul_precision()
     checks = set_value_checks("never")
     torch.set_float32_matmul_precision("highest")

@@ -1,4 +1,4 @@
-"""The command: train, test, draw, keep the weights; what is done is not done again."""
+"""Train, test and draw the rows of a table, and keep the weights; finished runs are skipped."""
 
 import math
 import statistics
@@ -12,21 +12,20 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from paper.jobs import command_of
-from paper.record import difference
-from paper.trained.card import card
-from paper.trained.record import (
-    Measured,
-    Outcome,
+from paper.recorded import command_of, difference
+from paper.tables.card import card
+from paper.tables.definitions import TABLES, TrainedTable
+from paper.tables.record import (
+    RunOutcome,
+    RunRecord,
     deciding,
+    mean_cells,
     metrics_of,
     read,
     records_in,
-    together,
     write,
 )
-from paper.trained.tables import TABLES, Table
-from paper.trained.training import train
+from paper.tables.training import train
 from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.training.evaluate import evaluate_run, place_of, strict
@@ -35,61 +34,60 @@ from slotmesh.training.runs import Run, open_run, steps_done
 from slotmesh.training.settings import Settings, at_least, flag
 from slotmesh.training.tasks import experiment
 
-# Steps between two checkpoints and lines of the log; a short run has five of each.
+# Steps between checkpoints and between log lines; a short run has five of each.
 _EVERY = {"save_every": 2_500, "log_every": 250}
 _SIZES = ("batch_size", "train_size", "val_size", "test_size")
 
 
 @dataclass(frozen=True)
 class TrainTable:
-    """Train and test the rows of a table, with pictures and weights."""
+    """Train and test the rows of a table; write results, pictures and weights."""
 
-    table: ClassVar[Table]
+    table: ClassVar[TrainedTable]
 
     variants: tuple[str, ...] = ()
-    """Which rows, also by several processes at once; all of the paper by default."""
+    """Rows to train; by default all of the paper. Several processes can train different rows."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--seed"])] = (0,)
-    """One run each: of the first weights, the order of the data and all noise."""
+    """One run per seed, which decides the first weights, the order of the data and all noise."""
     steps: int | None = None
-    """Training steps; the table's by default. A run that has ended continues with more."""
+    """Training steps; those of the table by default. A finished run continues if there are more."""
     batch_size: int | None = None
-    """Samples in a step; the paper's by default."""
+    """Samples per training step; the paper's by default."""
     train_size: int | None = None
-    """Different training samples; the paper's by default."""
+    """Number of training samples; the paper's by default."""
     val_size: int | None = None
-    """Samples that the weights to be tested are chosen by; those of the preset by default."""
+    """Number of validation samples, which select the weights to test; the preset's by default."""
     test_size: int | None = None
-    """Samples that they are tested on; the paper's by default."""
+    """Number of test samples; the paper's by default."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """In bfloat16 on a GPU, as long as it trains; in single precision on the CPU."""
+    """A GPU trains in bfloat16, the CPU in single precision."""
     runs: Path = Path("runs/reproduce")
-    """Folder for the runs, TABLE/ROW-SEED. A command that was stopped resumes there, and on another
-    machine from a copy of it."""
+    """Folder for the runs, TABLE/ROW-SEED. Copy it to resume on another machine."""
     out: Path | None = None
     """Folder for the results and pictures; results/TABLE by default."""
     checkpoints: Path = Path("checkpoints")
-    """Folder for the weights of SA and SA-MESH, seed 0."""
+    """Folder for the weights of SA and SA-MESH with seed 0."""
     overwrite: bool = False
-    """Test, draw and export again what is measured; what is trained stays."""
+    """Test, draw and export again; training is not repeated."""
 
     @property
     def folder(self) -> Path:
-        """For the results."""
+        """Folder for the results."""
         return Path("results") / self.table.name if self.out is None else self.out
 
 
-def _kind(table: Table) -> type[TrainTable]:
-    """Each table is a command of its own, which the command line tells by its type."""
+def _kind(table: TrainedTable) -> type[TrainTable]:
+    """Return the settings type of a table: the command line tells commands by their types."""
     about = f"Train and test {table.about}."
     return type(f"Train {table.name}", (TrainTable,), {"__doc__": about, "table": table})
 
 
 KINDS = {table.name: _kind(table) for table in TABLES}
-"""The settings of each table's command, by its name."""
+"""Settings type of each command, by name."""
 
 
 def settings_of(asked: TrainTable, row: str, seed: int) -> Settings:
-    """The settings of one run."""
+    """Return the settings of one run."""
     start = asked.table.rows[row].settings()
     sizes = {name: n for name in _SIZES if (n := getattr(asked, name)) is not None}
     steps = asked.steps or asked.table.steps or start.steps
@@ -104,13 +102,13 @@ def settings_of(asked: TrainTable, row: str, seed: int) -> Settings:
     )
 
 
-def run_table(settings: TrainTable, console: Console | None = None) -> dict[str, list[Measured]]:
-    """Measure the rows that are asked for, draw them, and print the table.
+def run_table(settings: TrainTable, console: Console | None = None) -> dict[str, list[RunRecord]]:
+    """Measure and draw the rows that are asked for, and print the table.
 
     Raises:
-        ValueError: If there is no such row, or a folder holds a run or a result with other
+        ValueError: If a row does not exist, or a folder holds a run or a result with other
             settings.
-        SystemExit: If it was asked to stop while it trained; the same command resumes.
+        SystemExit: If it was asked to stop during training; the same command resumes.
     """
     console = Console() if console is None else console
     for name in ("steps", *_SIZES):
@@ -119,22 +117,24 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
     for seed in settings.seeds:
         at_least("seeds", seed, 0)
     device = place_of(settings.device)
-    # All rows of one seed first: they can be held against one another.
+    # All rows of one seed first, so that they can be compared early.
     rows = settings.table.chosen(settings.variants)
     todo = [(row, seed) for seed in settings.seeds for row in rows]
-    # Mistakes should be known before the work, not after a part of it.
-    kept = {one: _kept(settings, *one) for one in todo}
+    # Report mistakes before the work starts, not after part of it.
+    finished = {one: _finished(settings, *one) for one in todo}
     for row, seed in todo:
         path = settings.folder / f"{row}-{seed}.json"
-        if kept[row, seed]:
-            said = f"{row}, seed {seed} is measured: {path} stays. Pass --overwrite to test again."
+        if finished[row, seed]:
+            said = (
+                f"{row}, seed {seed} is measured: keeping {path}. Pass --overwrite to test again."
+            )
         else:
             write(path, _measure(settings, row, seed, device, console))
             said = f"{row}, seed {seed}: written to {path}"
         console.print(escape(said), highlight=False, soft_wrap=True)
     found = records_in(settings.folder, settings.table.rows)
-    # Drawing takes long to load, and the other commands do without.
-    from paper.trained.pictures import write_curves
+    # Imports matplotlib, which is slow.
+    from paper.tables.pictures import write_curves
 
     write_curves(found, settings.folder)
     console.print(_table(settings.table, found))
@@ -143,7 +143,7 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
 
 def _measure(
     asked: TrainTable, row: str, seed: int, device: torch.device, console: Console
-) -> Measured:
+) -> RunRecord:
     settings = settings_of(asked, row, seed)
     command = command_of(asked.table.name, asked, {"variants": row, "seeds": seed})
     trained = train(settings, device, console)
@@ -154,14 +154,14 @@ def _measure(
         found = strict(evaluate_run(run, device=str(device), console=console))
         tested = _outcome(run, found, device)
         if seed == 0:
-            from paper.trained.pictures import write_samples
+            from paper.tables.pictures import write_samples
 
             write_samples(run, found, str(device), asked.folder / f"{row}-{seed}.png")
         if asked.table.keeps_weights(row, seed):
             where = asked.checkpoints / weights_name(settings.task, settings.variant)
             run_export_model(ExportModel(run.folder, where), console)
             write_whole(where / "README.md", card(run, found, command))
-    return Measured(
+    return RunRecord(
         row=row,
         seed=seed,
         steps=settings.steps,
@@ -178,12 +178,12 @@ def _measure(
     )
 
 
-def _outcome(run: Run, found: dict[str, Any], device: torch.device) -> Outcome:
+def _outcome(run: Run, found: dict[str, Any], device: torch.device) -> RunOutcome:
     from slotmesh.training.report.collect import read_csv
 
     by_sample = read_csv(run.folder / "evaluation.csv")
     means = [name for name in found["metrics"] if name in by_sample]
-    return Outcome(
+    return RunOutcome(
         metrics=found["metrics"],
         standard_errors={name: _standard_error(by_sample[name]) for name in means},
         undefined=found["undefined"],
@@ -195,14 +195,14 @@ def _outcome(run: Run, found: dict[str, Any], device: torch.device) -> Outcome:
     )
 
 
-def _kept(asked: TrainTable, row: str, seed: int) -> bool:
-    """Whether the result is there already, and is the one that was asked for."""
+def _finished(asked: TrainTable, row: str, seed: int) -> bool:
+    """Return whether there is a result with the settings that are asked for."""
     path = asked.folder / f"{row}-{seed}.json"
     if asked.overwrite or not path.exists():
         return False
-    # On which machine it was trained decides the precision.
+    # The precision depends on the machine that trained it.
     asked_for = deciding(settings_of(asked, row, seed))
-    other = difference(read(path).settings, asked_for, free=("hardware.precision",))
+    other = difference(read(path).settings, asked_for, ignore=("hardware.precision",))
     if other is not None:
         name, old, new = other
         raise ValueError(
@@ -217,22 +217,23 @@ def _standard_error(values: list[float]) -> float:
     return statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
 
 
-def _table(table: Table, found: dict[str, list[Measured]]) -> Any:
-    """Ours beside the paper's, for the terminal."""
-    from rich.table import Table as Drawn
+def _table(table: TrainedTable, found: dict[str, list[RunRecord]]) -> Any:
+    """Return our results beside the paper's as a table for the terminal."""
+    from rich.table import Table
 
-    from slotmesh.training.report.compare import _as_printed, heading
+    from paper.page.markdown import as_printed
+    from slotmesh.training.report.compare import heading
 
     metrics = metrics_of(table.rows.values(), found)
-    drawn = Drawn(title=f"{table.paper}, test samples", title_justify="left")
+    drawn = Table(title=f"{table.paper}, test samples", title_justify="left")
     for name in ("", *map(heading, metrics), "seeds"):
         drawn.add_column(name, justify="right" if name else "left")
     for row, runs in found.items():
         paper = table.rows[row].results
         if paper:
-            said = [_as_printed(m, *paper[m]) if m in paper else "—" for m in metrics]
+            said = [as_printed(m, *paper[m]) if m in paper else "—" for m in metrics]
             drawn.add_row(f"{row}, paper", *said, "", style="dim")
-        drawn.add_row(row, *together(runs, metrics), str(len(runs)))
+        drawn.add_row(row, *mean_cells(runs, metrics), str(len(runs)))
     return drawn
 
 

@@ -1,4 +1,4 @@
-"""What stands beside exported weights, so that they say what they are."""
+"""The README that is written beside exported weights."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ TITLES = {
     "clevrer-l": "CLEVRER-L",
     "random-objects": "random objects",
 }
-"""Tasks as they are written."""
+"""Names of the tasks in text."""
 
 _CARD = """---
 library_name: slotmesh
@@ -27,10 +27,10 @@ tags: [object-centric-learning, slot-attention, optimal-transport]
 {size} x {size} pixels.
 
 - Training data: {train:,} samples of slotmesh's own procedural world for {title}, seed
-  {data_seed}; no image of the dataset.
-- Training: seed {seed}, {steps:,} steps of {batch}. The weights are those of step {best:,}, which
-  had the lowest loss on {val:,} validation samples.
-- Test, on {n:,} samples of the world that nothing was chosen on: {results}.
+  {data_seed}; no images of the dataset itself.
+- Training: seed {seed}, {steps:,} steps with batches of {batch}. The weights are those of step
+  {best:,}, which had the lowest loss on {val:,} validation samples.
+- Test, on {n:,} held-out samples of the world: {results}.
 - Licence: MIT, as slotmesh.
 
 ```python
@@ -40,13 +40,19 @@ model = {model}.from_pretrained("checkpoints/{folder}")
 found = model(image)  # uint8 (batch, {frames}3, {size}, {size}); found.{output}, found.slots, ...
 ```
 
-Made by `{command}`. `settings.json` has all settings.
+Made by `{command}`; all settings are in `settings.json`.
 """
 
 
 def card(run: Run, tested: dict[str, Any], command: str) -> str:
-    """A page about a run's weights, for their folder."""
-    # It knows how to draw, which takes long to load.
+    """Return the README for the weights of a run.
+
+    Args:
+        run: The run whose weights are exported.
+        tested: Its evaluation on test samples.
+        command: The command that trained it.
+    """
+    # Imports matplotlib, which is slow.
     from slotmesh.training.report.compare import NAMES, shown
 
     s: Any = run.settings

@@ -1,4 +1,4 @@
-"""Training that can be stopped anywhere, and resumed there or on another machine."""
+"""Training of one run that can be stopped at any time and resumed on any machine."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from paper.trained.record import Curves, deciding
+from paper.tables.record import Curves, deciding
 from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.training.checkpoint import last_sound
@@ -23,38 +23,38 @@ _MACHINES = "machines.json"
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A run that has ended, as its folder tells it."""
+class TrainedRun:
+    """A run that has ended, as described by its folder."""
 
     settings: Settings
-    """As it was begun, with the precision of that machine."""
+    """Settings with which it was started, including the precision."""
     failed: int | None
-    """The step at which it failed; None if it did not."""
+    """Step at which it failed; None if it did not."""
     trained_on: list[dict[str, Any]]
-    """Its parts: first step, versions, device."""
+    """First step, device and versions of each part."""
     seconds: float
-    """Over all parts."""
+    """Training time over all parts."""
     train: Curves
     val: Curves
 
 
-def train(settings: Settings, device: torch.device, console: Console) -> Trained:
-    """Train a run to its end, from first weights or from where it stopped; a finished one is read.
+def train(settings: Settings, device: torch.device, console: Console) -> TrainedRun:
+    """Train a run to its end or resume it; a run that is finished is only read.
 
     Args:
-        settings: With ``out``, the folder of the run.
-        device: Where to train.
+        settings: Settings of the run, with its folder as ``out``.
+        device: Device to train on.
         console: Shows progress.
 
     Raises:
         ValueError: If the folder holds another run.
-        SystemExit: If it was asked to stop; the state is saved.
+        SystemExit: If it was asked to stop; its state is saved.
     """
-    # It knows how to draw, which takes long to load.
+    # Imports matplotlib, which is slow.
     from slotmesh.training.report.collect import read_csv
 
     folder = settings.folder
-    settings = _as_begun(settings, device)
+    settings = _as_started(settings, device)
     last = last_sound(folder / "checkpoints", lambda words: console.print(words, markup=False))
     done = 0 if last is None else steps_done(last)
     failed = None
@@ -70,7 +70,7 @@ def train(settings: Settings, device: torch.device, console: Console) -> Trained
             console.print(str(error), markup=False, highlight=False, soft_wrap=True)
     columns = read_csv(folder / "metrics.csv")
     seconds = columns.get("seconds", [0.0])
-    return Trained(
+    return TrainedRun(
         settings,
         failed,
         _read(folder / _MACHINES),
@@ -80,11 +80,11 @@ def train(settings: Settings, device: torch.device, console: Console) -> Trained
     )
 
 
-def _as_begun(settings: Settings, device: torch.device) -> Settings:
-    """With the precision that the run was begun with; it may have been on another machine.
+def _as_started(settings: Settings, device: torch.device) -> Settings:
+    """Return settings with the precision that the run was started with, maybe elsewhere.
 
-    A run that has ended continues where more steps are asked for, if its learning rate does not
-    depend on them.
+    A run that has ended continues if more steps are asked for and its learning rate does not
+    depend on their number.
     """
     precision = "bf16" if device.type == "cuda" else "32"
     accelerator = "gpu" if device.type == "cuda" else "cpu"
@@ -93,10 +93,10 @@ def _as_begun(settings: Settings, device: torch.device) -> Settings:
     path = settings.folder / "settings.json"
     if not path.is_file():
         return settings
-    begun = from_plain(_read(path), str(path))
-    hardware = replace(hardware, precision=begun.hardware.precision)
+    started = from_plain(_read(path), str(path))
+    hardware = replace(hardware, precision=started.hardware.precision)
     settings = replace(settings, hardware=hardware)
-    old, new = deciding(begun), deciding(settings)
+    old, new = deciding(started), deciding(settings)
     free = settings.optim.drop_at is None and not settings.optim.cosine
     for name in old | new:
         longer = name == "steps" and free and old[name] < new[name]
@@ -105,14 +105,14 @@ def _as_begun(settings: Settings, device: torch.device) -> Settings:
                 f"{settings.folder} holds a run with {flag(name)} {old.get(name)}, but "
                 f"got {new.get(name)}. Choose another folder with --runs."
             )
-    if begun.steps < settings.steps:
+    if started.steps < settings.steps:
         values = _read(path) | {"steps": settings.steps}
         write_whole(path, json.dumps(values, indent=2) + "\n")
     return settings
 
 
 def _note_machine(folder: Path, step: int, device: torch.device) -> None:
-    """Write down what trains from a step on; parts that are done again are forgotten."""
+    """Record the device that trains from a step on; parts that are repeated are dropped."""
     path = folder / _MACHINES
     before = _read(path) if path.is_file() else []
     parts = [part for part in before if part["from_step"] < step]
@@ -125,7 +125,7 @@ def _named(columns: dict[str, list[float]], start: str) -> list[str]:
 
 
 def _curves(columns: dict[str, list[float]], room: str, names: list[str]) -> Curves:
-    """Some of the columns, where they have numbers, to six digits."""
+    """Return some columns where they have values, with six digits."""
     steps = columns.get("step", [])
     found = {name: columns.get(f"{room}/{name}", []) for name in names}
     which = [i for i, x in enumerate(found["loss"]) if x == x]
@@ -143,4 +143,6 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        raise ValueError(
+            f"{path} cannot be read: {error}. Remove it, or restore a copy."
+        ) from error

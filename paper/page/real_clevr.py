@@ -3,20 +3,20 @@
 import json
 from pathlib import Path
 
-from paper.page.text import MISSING, code, grid
-from paper.real import FOLDER
+from paper.page.markdown import MISSING, as_printed, code, grid
+from paper.real_clevr import FOLDER
 from slotmesh.training.published import published_rows
 
 _LEAD = """
-The same weights on real images of CLEVR v1.0. They were trained on the world alone, and no setting
-was chosen on these images. The paper's models were trained on 70,000 real ones.
+The same weights on real images of CLEVR v1.0. They were trained on the procedural world alone, and
+no setting was chosen on these images. The paper's models were trained on 70,000 real images.
 """
 
 
 def real_section(results: Path) -> list[str]:
-    """What the world is worth on the dataset that it stands for."""
-    # It knows how to draw, which takes long to load and which measuring does not need.
-    from slotmesh.training.report.compare import NAMES, _as_printed, heading, shown
+    """Return the section that tests the weights on the dataset that the world imitates."""
+    # Imports matplotlib, which is slow.
+    from slotmesh.training.report.compare import NAMES, heading, shown
 
     rows = [
         row
@@ -26,7 +26,7 @@ def real_section(results: Path) -> list[str]:
     metrics = [metric for metric in NAMES if metric in rows[0].results]
     lines: list[list[str]] = []
     for row in rows:
-        papers = [f"*{_as_printed(m, *row.results[m])}*" for m in metrics]
+        papers = [f"*{as_printed(m, *row.results[m])}*" for m in metrics]
         lines.append([f"*{row.label}, paper*", *papers, "*15,000, val*", "*CC BY 4.0*"])
         path = results / FOLDER.name / f"{row.variant}.json"
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""``python -m paper real-clevr``: models that have seen the world alone, on real images."""
+"""``python -m paper real-clevr``: test models trained on the procedural world on real images."""
 
 import json
 import tempfile
@@ -22,14 +22,14 @@ FOLDER = Path("results/real-clevr")
 
 @dataclass(frozen=True)
 class RealClevr:
-    """Test the models of Table 2, trained on the world alone, on real images of CLEVR v1.0."""
+    """Test the models of Table 2, trained on the world, on real images of CLEVR v1.0."""
 
     root: Path
-    """The dataset's folder; an incomplete copy, with any labelled split, is enough."""
+    """Folder of the dataset; an incomplete copy with any labelled split is enough."""
     variants: tuple[str, ...] = ("SA", "SA-MESH")
-    """Whose weights."""
+    """Variants whose weights are tested."""
     n: int = 15_000
-    """Images at most, the first ones."""
+    """Maximum number of images; the first ones are used."""
     checkpoints: Path = Path("checkpoints")
     """Folder with the weights of `python -m paper table2`."""
     out: Path = FOLDER
@@ -39,10 +39,10 @@ class RealClevr:
 
 
 def run_real(settings: RealClevr, console: Console | None = None) -> list[dict[str, Any]]:
-    """Test, and write a JSON file for each variant.
+    """Test the models and write one JSON file per variant.
 
     Raises:
-        ValueError: If weights or images are missing, or the weights have seen real images.
+        ValueError: If weights or images are missing, or the weights were trained on real images.
     """
     console = Console() if console is None else console
     folders = [settings.checkpoints / weights_name(TASK, variant) for variant in settings.variants]
@@ -52,7 +52,7 @@ def run_real(settings: RealClevr, console: Console | None = None) -> list[dict[s
             raise ValueError(
                 f"{run.folder} holds a model of {run.settings.task} that was trained on "
                 f"{run.settings.data.root or 'the world'}, expected one of {TASK} that was trained "
-                "on the world."
+                "on the world. Choose another folder with --checkpoints."
             )
     asked = Evaluate(Path(), n=settings.n, root=settings.root, partial=True, device=settings.device)
     made: list[dict[str, Any]] = []

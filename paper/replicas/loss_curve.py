@@ -1,17 +1,17 @@
-"""Losses step by step, brought to the host without waiting for the device."""
+"""Losses by step, copied to the host without waiting for the device."""
 
 import torch
 from torch import Tensor
 
 
-class Curve:
-    """Rows of numbers that arrive some time after they were added."""
+class LossCurve:
+    """Rows of losses that arrive on the host some time after they were added."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, torch.cuda.Event | None]] = []
 
     def add(self, rows: Tensor) -> None:
-        """Take a copy of ``(steps, R)`` as it is now."""
+        """Add a copy of ``rows`` ``(steps, R)`` with its current values."""
         if not rows.is_cuda:
             self._parts.append((rows.clone(), None))
             return
@@ -22,14 +22,14 @@ class Curve:
         self._parts.append((host, arrived))
 
     def latest(self) -> Tensor | None:
-        """The newest row ``(R)`` that has arrived, if any."""
+        """Return the newest row ``(R)`` that has arrived, if any."""
         for host, arrived in reversed(self._parts):
             if arrived is None or arrived.query():
                 return host[-1]
         return None
 
     def whole(self) -> Tensor:
-        """All rows ``(steps, R)``. Waits for them."""
+        """Wait for all rows and return them, ``(steps, R)``."""
         if not self._parts:
             return torch.empty(0, 0)
         for _, arrived in self._parts:
@@ -40,5 +40,5 @@ class Curve:
         return rows
 
     def load(self, rows: Tensor) -> None:
-        """Begin with these rows instead."""
+        """Replace all rows with these."""
         self._parts = [(rows, None)] if len(rows) else []

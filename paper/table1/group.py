@@ -1,4 +1,4 @@
-"""Runs that differ in sigma and seed, trained together and tested as they go."""
+"""Train the runs of a group together, and measure their errors on the way."""
 
 import json
 import math
@@ -11,24 +11,24 @@ from typing import Any, Literal
 import torch
 from rich.console import Console
 
-from paper.record import SIGMAS, Run, summarise
-from paper.replicas import Together, judge_together, train_together
+from paper.replicas import ReplicaTrainer, evaluate_replicas, train_replicas
 from paper.replicas.train import CHECKPOINT
+from paper.table1.record import SIGMAS, CellRun, summarise
 from slotmesh.files import write_whole
 from slotmesh.training.tasks import experiment
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
 
-# How often errors are measured.
+# How many times errors are measured.
 _TIMES = 5
 _JOURNAL = "errors.json"
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a group came to."""
+class TrainedGroup:
+    """Errors of all runs of a group, and the time it took."""
 
     steps: list[int]
-    runs: list[Run]
+    runs: list[CellRun]
     seconds: float
 
 
@@ -40,22 +40,22 @@ def train_group(
     split: Literal["val", "test"] = "test",
     device: torch.device | str = "cpu",
     console: Console | None = None,
-) -> Trained:
-    """Train one run for each sigma of Table 1 and each seed; errors at five steps on the way.
+) -> TrainedGroup:
+    """Train one run per sigma of Table 1 and seed, and measure the errors at five steps.
 
     Args:
-        start: Settings of all of them but for ``seed`` and ``data.sigma``.
-        seeds: One run each.
-        folder: For a checkpoint and the errors so far: training that was stopped goes on.
-        split: Sets that nothing is learned from; ``data.test_size`` of them.
-        device: Where to train.
+        start: Settings of all runs, except for ``seed`` and ``data.sigma``.
+        seeds: Seeds, one run each per sigma.
+        folder: Folder for a checkpoint and the errors so far; training that was stopped resumes.
+        split: Held-out sets to measure the error on, ``data.test_size`` of them.
+        device: Device to train on.
         console: Shows progress, if given.
 
     Raises:
         ValueError: If the folder holds other runs.
     """
     cells = [(sigma, seed) for sigma in SIGMAS for seed in seeds]
-    made = [
+    experiments = [
         experiment(replace(start, seed=seed, data=replace(start.data, sigma=sigma)))
         for sigma, seed in cells
     ]
@@ -63,28 +63,29 @@ def train_group(
     folder.mkdir(parents=True, exist_ok=True)
     journal = _Journal(folder)
 
-    def on_chunk(now: Together) -> None:
-        errors = judge_together(now.model, made, split, n=start.data.test_size).tolist()
-        journal.add(now.step, errors, now.failed())
+    def on_chunk(trainer: ReplicaTrainer) -> None:
+        n = start.data.test_size
+        errors = evaluate_replicas(trainer.model, experiments, split, n=n).tolist()
+        journal.add(trainer.step, errors, trainer.failed())
         if console is not None:
-            said = _line(start.variant, now.step, journal.errors(now.step))
-            console.print(said, markup=False, highlight=False, soft_wrap=True)
+            line = _line(start.variant, trainer.step, journal.errors(trainer.step))
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    train_together(
-        made, device=device, folder=folder, every=every, on_chunk=on_chunk, console=console
+    train_replicas(
+        experiments, device=device, folder=folder, every=every, on_chunk=on_chunk, console=console
     )
     steps = sorted({*range(every, start.steps, every), start.steps})
     journal.check(steps)
     lost = journal.failed(steps[-1])
     runs = [
-        Run(sigma, seed, lost[i], [journal.errors(step)[i] for step in steps])
+        CellRun(sigma, seed, lost[i], [journal.errors(step)[i] for step in steps])
         for i, (sigma, seed) in enumerate(cells)
     ]
-    return Trained(steps, runs, round(journal.seconds(steps[-1]), 1))
+    return TrainedGroup(steps, runs, round(journal.seconds(steps[-1]), 1))
 
 
 class _Journal:
-    """Errors and time by step, in a file: a kill between two checkpoints loses nothing."""
+    """Errors and times by step, kept in a file so that a kill between checkpoints loses nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _JOURNAL
@@ -132,7 +133,7 @@ class _Journal:
 
 
 def _line(variant: str, step: int, errors: list[float | None]) -> str:
-    """Medians by sigma."""
+    """Medians by sigma, in one line."""
     size = len(errors) // len(SIGMAS)
     cells = [
         f"sigma {sigma:g}: {summarise(errors[i * size : (i + 1) * size]).text}"

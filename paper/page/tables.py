@@ -1,27 +1,28 @@
-"""A table that is trained run by run, ours beside the paper's."""
+"""Tables 2 to 5 and the appendix: our results beside the paper's."""
 
 from pathlib import Path
 
+from paper.page.markdown import MISSING, as_printed, code, grid, minutes
 from paper.page.notes import COMMON, NOTES
-from paper.page.real import real_section
-from paper.page.text import MISSING, code, grid, minutes
-from paper.trained.record import (
-    Measured,
+from paper.page.real_clevr import real_section
+from paper.recorded import current_command
+from paper.tables.definitions import TABLES as TRAINED
+from paper.tables.definitions import TrainedTable
+from paper.tables.record import (
+    RunRecord,
+    mean_cells,
     metrics_of,
     records_in,
-    together,
 )
-from paper.trained.tables import TABLES as TRAINED
-from paper.trained.tables import Table
 from slotmesh.training.export import weights_name
 from slotmesh.training.published import TABLES, Row, published_rows
 
 _CURVES = "curves.svg"
-Records = dict[str, list[Measured]]
+RunRecords = dict[str, list[RunRecord]]
 
 
 def trained_section(name: str, results: Path) -> list[str]:
-    """The table, how it was measured, curves and pictures."""
+    """Return the section with the table, how it was measured, curves and pictures."""
     [table] = [one for one in TRAINED if one.paper == name]
     folder = results / table.name
     records = records_in(folder, table.rows)
@@ -41,24 +42,24 @@ def trained_section(name: str, results: Path) -> list[str]:
     ]
 
 
-def _beside(table: Table, records: Records) -> list[str]:
-    """Every row as the paper has it, and as we have it."""
-    # It knows how to draw, which takes long to load and which measuring does not need.
-    from slotmesh.training.report.compare import _as_printed, heading, shown
+def _beside(table: TrainedTable, records: RunRecords) -> list[str]:
+    """Each row of the paper, and ours below it."""
+    # Imports matplotlib, which is slow.
+    from slotmesh.training.report.compare import heading, shown
 
     rows = [row for row in published_rows() if row.table == table.paper]
     runs = [one for group in records.values() for one in group]
     metrics = metrics_of(rows, records)
     names = {id(row): name for name, row in table.rows.items()}
-    # What the paper does not have is shown where it is measured.
+    # Rows that are not in the paper are shown only if they are measured.
     rows += [row for row in table.more if names[id(row)] in records]
     several = len({row.task for row in rows}) > 1
     lines: list[list[str]] = []
     for row in rows:
         label = f"{row.label}, {row.task}" if several else row.label
-        said = [_as_printed(m, *row.results[m]) if m in row.results else "—" for m in metrics]
+        said = [as_printed(m, *row.results[m]) if m in row.results else "—" for m in metrics]
         if row.variant is None:
-            lines.append(_italic([f"{label}, copied by the paper", *said, "", ""]))
+            lines.append(_italic([f"{label}, quoted by the paper", *said, "", ""]))
             continue
         if row.results:
             lines.append(_italic([f"{label}, paper", *said, _seeds(table), _steps(row)]))
@@ -69,11 +70,11 @@ def _beside(table: Table, records: Records) -> list[str]:
         failed = sum(one.test is None for one in group)
         seeds = f"{len(group)}, {failed} failed" if failed else f"{len(group)}"
         steps = " or ".join(dict.fromkeys(f"{one.steps:,}" for one in group))
-        lines.append([label, *together(group, metrics), seeds, steps])
+        lines.append([label, *mean_cells(group, metrics), seeds, steps])
     for task in dict.fromkeys(row.task for row in rows):
         blind = [one.test.blind for one in runs if one.test and one.settings["task"] == task]
         if blind:
-            label = "looks at nothing" + (f", {task}" if several else "")
+            label = "ignores its input" + (f", {task}" if several else "")
             known = blind[0]["metrics"]
             cells = ["—" if known.get(m) is None else shown(m, known[m]) for m in metrics]
             lines.append([label, *cells, "", ""])
@@ -85,17 +86,17 @@ def _italic(cells: list[str]) -> list[str]:
     return [f"*{cell}*" if cell and cell != "—" else cell for cell in cells]
 
 
-def _seeds(table: Table) -> str:
+def _seeds(table: TrainedTable) -> str:
     return "5" if "5 seeds" in TABLES[table.paper] or "appendix" in table.paper else "—"
 
 
 def _steps(row: Row) -> str:
-    """Of the paper, as far as they are known."""
+    """Steps of the paper, as far as they are known."""
     return f"{row.settings().steps:,}"
 
 
-def _measured(table: Table, records: Records) -> list[str]:
-    """How it was trained and tested: a row for each run."""
+def _measured(table: TrainedTable, records: RunRecords) -> list[str]:
+    """How the runs were trained and tested, one row per run."""
     if not records:
         return []
     lines = [
@@ -108,19 +109,19 @@ def _measured(table: Table, records: Records) -> list[str]:
             f"failed at step {one.failed:,}" if one.best_step is None else f"{one.best_step:,}",
             _test_of(one),
             _weights(table, row, one),
-            f"`{one.command}`",
+            f"`{current_command(one.command)}`",
         ]
         for row, group in records.items()
         for one in group
     ]
     head = ["", "seed", "parameters", "trained on", "time", "tested step", "test", "weights"]
-    note = "Time is that of training with its validations, in all its parts where it was stopped."
+    note = "Times are for training with its validations, over all parts if it was stopped."
     early = [_early(row, one) for row, group in records.items() for one in group]
     return [*grid([*head, "command"], lines), note, *filter(None, early), ""]
 
 
-def _early(row: str, one: Measured) -> str:
-    """Where training did not end with the best weights."""
+def _early(row: str, one: RunRecord) -> str:
+    """Say so if training did not end with the best weights."""
     if one.best_step in (None, one.steps):
         return ""
     losses = dict(zip(one.val["step"], one.val["loss"], strict=True))
@@ -131,29 +132,29 @@ def _early(row: str, one: Measured) -> str:
     )
 
 
-def _machine(one: Measured) -> str:
+def _machine(one: RunRecord) -> str:
     versions = ", ".join(dict.fromkeys(part["torch"] for part in one.trained_on))
     kind = {"32": "float32", "tf32": "TF32", "bf16": "bfloat16"}[one.settings["hardware.precision"]]
     parts = len(one.trained_on)
     return f"{one.device}, torch {versions}, {kind}" + (f", {parts} parts" if parts > 1 else "")
 
 
-def _test_of(one: Measured) -> str:
+def _test_of(one: RunRecord) -> str:
     if one.test is None:
         return "—"
     errors = " and ".join(f"{100 * error:.2f}" for error in one.test.standard_errors.values())
     return f"{one.test.n:,} samples" + (f", standard errors {errors}" if errors else "")
 
 
-def _weights(table: Table, row: str, one: Measured) -> str:
+def _weights(table: TrainedTable, row: str, one: RunRecord) -> str:
     if one.test is None or not table.keeps_weights(row, one.seed):
         return "—"
     kept = weights_name(one.settings["task"], one.settings["variant"])
     return f"`checkpoints/{kept}`"
 
 
-def _pictures(table: Table, records: Records, folder: Path) -> list[str]:
-    """Those that are there, by their places beside the page."""
+def _pictures(table: TrainedTable, records: RunRecords, folder: Path) -> list[str]:
+    """Links to the pictures that exist."""
     lines: list[str] = []
     place = f"results/{table.name}"
     if (folder / _CURVES).is_file() and records:
@@ -161,7 +162,7 @@ def _pictures(table: Table, records: Records, folder: Path) -> list[str]:
     names = [f"{row}-{one.seed}" for row, group in records.items() for one in group]
     shown = [name for name in names if (folder / f"{name}.png").is_file()]
     if shown:
-        lines += ["The first test samples of a run, none chosen:", ""]
+        lines += ["The first test samples of each run, not selected:", ""]
         lines += [f"- [{name}]({place}/{name}.png)" for name in shown]
         lines += [""]
     return lines

@@ -1,4 +1,4 @@
-"""The tables that are trained run by run: their rows, and for how long."""
+"""The tables that are trained one run at a time: their rows and numbers of steps."""
 
 import re
 from dataclasses import dataclass
@@ -7,32 +7,32 @@ from functools import cached_property
 from slotmesh.training.published import Row, published_rows
 
 WEIGHTS = ("SA", "SA-MESH")
-"""Rows of a table whose weights are kept, of the first seed."""
+"""Rows whose weights are kept, for seed 0."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """What one command trains."""
+class TrainedTable:
+    """A table of the paper whose rows one command trains."""
 
     name: str
-    """Of the command, and of the folder with its results."""
+    """Name of the command and of the folder with the results."""
     paper: str
-    """What it is called in :data:`~slotmesh.training.published.TABLES`."""
+    """Its key in :data:`~slotmesh.training.published.TABLES`."""
     about: str
-    """In one line, for the command's help."""
+    """What it is about, for the help of the command."""
     steps: int | None = None
-    """Training steps of every row; those of the ``paper`` preset by default."""
+    """Training steps per row; those of the ``paper`` preset by default."""
     val_every: int = 5_000
     """Steps between two validations."""
     more: tuple[Row, ...] = ()
-    """Rows that the paper does not have. They are trained only where they are asked for."""
+    """Rows that are not in the paper; they are trained only on request."""
 
     @cached_property
     def rows(self) -> dict[str, Row]:
-        """All rows that can be trained, by the name that commands and files have for them.
+        """All rows that can be trained, by their names in commands and files.
 
         Example:
-            >>> from paper.trained.tables import BY_NAME
+            >>> from paper.tables.definitions import BY_NAME
             >>> list(BY_NAME["table2"].rows)
             ['SA', 'SA-SH', 'SA-EMD', 'SA-MESH']
             >>> list(BY_NAME["table5"].rows)[:2]
@@ -46,27 +46,27 @@ class Table:
         return {(f"{row.task}-" if several else "") + _slug(row.label): row for row in found}
 
     def chosen(self, words: tuple[str, ...]) -> list[str]:
-        """The names of the rows that are asked for; all of the paper where nothing is.
+        """Return the names of the rows that are asked for; by default all rows of the paper.
 
         Raises:
-            ValueError: If there is no such row.
+            ValueError: If a row does not exist.
         """
         if not words:
             return [name for name, row in self.rows.items() if row not in self.more]
         found: list[str] = []
         for word in words:
-            # Where a table has several tasks, the same row of each.
+            # In a table with several tasks, a name selects the row of each task.
             same = [name for name, row in self.rows.items() if name in (word, f"{row.task}-{word}")]
             if not same:
                 raise ValueError(
-                    f"--variants has {word!r}, but the rows of {self.name} are "
+                    f"--variants has {word!r}, expected rows of {self.name}: "
                     f"{', '.join(self.rows)}."
                 )
             found += [name for name in same if name not in found]
         return found
 
     def keeps_weights(self, name: str, seed: int) -> bool:
-        """Whether the weights of a run are exported."""
+        """Return whether the weights of a run are exported."""
         row = self.rows[name]
         return row.label.rstrip("†") in WEIGHTS and not row.changes and seed == 0
 
@@ -82,14 +82,14 @@ def _other_gradient(label: str, **changes: str) -> Row:
 
 
 TABLES = (
-    Table("table2", "Table 2", "CLEVR properties (Table 2)", val_every=2_730),
-    Table(
+    TrainedTable("table2", "Table 2", "CLEVR properties (Table 2)", val_every=2_730),
+    TrainedTable(
         "table2-appendix",
         "Table 2, appendix",
-        "CLEVR properties without implicit differentiation (Table 2 of the appendix)",
+        "CLEVR properties without implicit gradients (Table 2, appendix)",
         val_every=2_730,
     ),
-    Table(
+    TrainedTable(
         "table3",
         "Table 3",
         "object discovery on Multi-dSprites (Table 3)",
@@ -99,21 +99,23 @@ TABLES = (
             _other_gradient("SA-MESH-detach"),
         ),
     ),
-    Table("table4", "Table 4", "object discovery on ClevrTex (Table 4)", steps=75_000),
-    Table("table5", "Table 5", "object discovery on CLEVRER-S and -L (Table 5)", steps=75_000),
-    Table(
+    TrainedTable("table4", "Table 4", "object discovery on ClevrTex (Table 4)", steps=75_000),
+    TrainedTable(
+        "table5", "Table 5", "object discovery on CLEVRER-S and -L (Table 5)", steps=75_000
+    ),
+    TrainedTable(
         "section-5-4",
         "Section 5.4",
         "SA-MESH with a smaller learning rate of MESH (section 5.4)",
         steps=75_000,
     ),
-    Table(
+    TrainedTable(
         "ablations",
         "Appendix, ablations",
         "SA with 5 iterations and with learned slots (appendix)",
         steps=75_000,
     ),
-    Table("objective", "Appendix, objective", "the learned objective (appendix)"),
+    TrainedTable("objective", "Appendix, objective", "the learned objective (appendix)"),
 )
 """In the order of the paper."""
 BY_NAME = {table.name: table for table in TABLES}

@@ -1,42 +1,57 @@
-"""Markdown, and what several sections say alike."""
+"""Markdown, and the phrases that several sections share."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from paper.record import SIGMAS, Record
+from paper.recorded import current_command
+from paper.table1.record import SIGMAS, GroupRecord
 
 MISSING = "not measured yet"
-SHARED = "Some may have been measured at once on one GPU, where each is slower than alone."
+SHARED = "Some may have been measured at the same time on one GPU, where each is slower than alone."
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table, with an empty line behind it."""
+    """Return a table, followed by an empty line."""
     lines = [list(head), ["---"] * len(head), *map(list, rows)]
     return [*(f"| {' | '.join(cells)} |" for cells in lines), ""]
 
 
 def code(*lines: str) -> list[str]:
-    """Commands to type."""
+    """Return a block of commands."""
     return ["```sh", *lines, "```", ""]
 
 
-def cells(record: Record | None) -> list[str]:
-    """Median and range for each sigma."""
+def cells(record: GroupRecord | None) -> list[str]:
+    """Return median and range for each sigma."""
     if record is None:
         return [MISSING] * len(SIGMAS)
     return [record.at(sigma).text for sigma in SIGMAS]
 
 
 def sigmas() -> list[str]:
-    """Headings of the columns that :func:`cells` fills."""
+    """Return the headings of the columns that :func:`cells` fills."""
     return [f"sigma {sigma:g}" for sigma in SIGMAS]
 
 
-def minutes(seconds: float) -> str:
-    """A time to read.
+def as_printed(metric: str, value: float, std: float | None) -> str:
+    """Return a result of the paper with the digits that it prints.
 
     Example:
-        >>> from paper.page.text import minutes
+        >>> from paper.page.markdown import as_printed
+        >>> as_printed("fg_ari", 0.9, 0.05), as_printed("nrmse", 0.5, None)
+        ('90.0 ± 5.0', '0.50')
+    """
+    # Imports matplotlib, which is slow.
+    from slotmesh.training.report.compare import PERCENT, shown
+
+    return shown(metric, value, std) if metric in PERCENT else f"{value:.2f}"
+
+
+def minutes(seconds: float) -> str:
+    """Return a duration in seconds or minutes.
+
+    Example:
+        >>> from paper.page.markdown import minutes
         >>> minutes(48.2), minutes(150)
         ('48 s', '2.5 min')
     """
@@ -44,10 +59,10 @@ def minutes(seconds: float) -> str:
 
 
 def numbers(values: Sequence[int]) -> str:
-    """Numbers as a list or, where they follow one another, as a range.
+    """Return numbers as a list or, if they are consecutive, as a range.
 
     Example:
-        >>> from paper.page.text import numbers
+        >>> from paper.page.markdown import numbers
         >>> numbers([0, 1, 2, 3]), numbers([0, 2])
         ('0 to 3', '0, 2')
     """
@@ -58,12 +73,12 @@ def numbers(values: Sequence[int]) -> str:
 
 
 def in_words(settings: dict[str, Any]) -> str:
-    """What the paper leaves open, as it was.
+    """Return the settings that the paper does not give, in words.
 
     Example:
-        >>> from paper.jobs import shared
-        >>> from paper.page.text import in_words
-        >>> from paper.rows import beyond
+        >>> from paper.table1.jobs import shared
+        >>> from paper.page.markdown import in_words
+        >>> from paper.table1.rows import beyond
         >>> in_words(shared(beyond("SA-MESH")))
         'Adam at 0.003, cosine; width 256; 3 iterations; lambda 3, potentials detach'
     """
@@ -81,8 +96,13 @@ def in_words(settings: dict[str, Any]) -> str:
     return "; ".join(said)
 
 
-def measured(records: Sequence[Record], *, shared: bool = False) -> list[str]:
-    """What it was measured with: a row for each record; those may have shared a GPU."""
+def measured(records: Sequence[GroupRecord], *, shared: bool = False) -> list[str]:
+    """Return a table with the settings, device and command of each record.
+
+    Args:
+        records: The records, one row each.
+        shared: Whether some of them may have shared a GPU.
+    """
     if not records:
         return []
     rows = [
@@ -94,11 +114,11 @@ def measured(records: Sequence[Record], *, shared: bool = False) -> list[str]:
             f"{record.n:,} {record.split} sets",
             f"{record.environment['device']}, torch {record.environment['torch']}",
             minutes(record.seconds),
-            f"`{record.command}`",
+            f"`{current_command(record.command)}`",
         ]
         for record in records
     ]
     head = ["", "settings", "seeds", "steps", "error on", "device", "time", "command"]
     total = minutes(sum(record.seconds for record in records))
-    said = f"Time is that of all runs of a row together; {total} in all."
+    said = f"Times are for all runs of a row together; {total} in all."
     return [*grid(head, rows), said, *([SHARED] if shared else []), ""]

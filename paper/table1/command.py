@@ -1,21 +1,21 @@
-"""``python -m paper table1``: the paper's first table, measured; and what goes beyond it."""
+"""``python -m paper table1``: measure Table 1 of the paper, or the model that goes beyond it."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from paper.choice import settings_of
-from paper.jobs import VARIANTS, Effort, Job, Variant, run_jobs
-from paper.record import SIGMAS, Record
-from paper.rows import (
+from paper.table1.choice import settings_of
+from paper.table1.jobs import VARIANTS, Effort, Job, Variant, run_jobs
+from paper.table1.record import SIGMAS, GroupRecord
+from paper.table1.rows import (
     TABLE1,
     TABLE1_BEYOND,
     base,
     beyond,
-    papers,
+    paper_error,
     rows_in,
-    table,
+    screen_table,
 )
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
 
@@ -25,32 +25,32 @@ class Table1(Effort):
     """Train and test all runs of Table 1, all seeds and sigmas of a variant at once."""
 
     variants: tuple[Variant, ...] = VARIANTS
-    """Which rows. They can be measured by several processes at once."""
+    """Rows to measure. Several processes can measure different rows at the same time."""
     beyond: bool = False
-    """Not the paper's model, but one without the error that its normalisation cannot avoid."""
+    """Measure a model without the error floor of the paper's normalisation instead."""
     choice: Path | None = None
-    """Folder of `python -m paper table1-choice` to take the settings from; those of
-    `slotmesh train random-objects --preset paper` by default."""
+    """Folder of `python -m paper table1-choice` with the settings; by default the paper preset."""
 
 
-def run_table1(settings: Table1, console: Console | None = None) -> list[Record]:
-    """Measure the rows that are asked for, and print the table."""
+def run_table1(settings: Table1, console: Console | None = None) -> list[GroupRecord]:
+    """Measure the rows that are asked for and print the table."""
     console = Console() if console is None else console
     if settings.beyond and settings.choice is not None:
-        raise ValueError("--choice came with --beyond, which has settings of its own. Pass one.")
-    usual = TABLE1_BEYOND if settings.beyond else TABLE1
-    folder = usual if settings.out is None else settings.out
+        raise ValueError(
+            "Got both --choice and --beyond, which has settings of its own. Pass one of them."
+        )
+    default = TABLE1_BEYOND if settings.beyond else TABLE1
+    folder = default if settings.out is None else settings.out
     jobs = [Job(v, _start(settings, v), {"variants": v}) for v in settings.variants]
     records = run_jobs("table1", settings, jobs, folder, console)
     found = rows_in(folder)
     rows: dict[str, list[str]] = {}
     for variant in VARIANTS:
         if not settings.beyond:
-            said = [f"{papers(variant, sigma):.2f}" for sigma in SIGMAS]
-            rows[f"{variant}, paper"] = said
+            rows[f"{variant}, paper"] = [f"{paper_error(variant, sigma):.2f}" for sigma in SIGMAS]
         if variant in found:
             rows[variant] = [found[variant].at(sigma).text for sigma in SIGMAS]
-    console.print(table("RMSE over sigma, median and range of the seeds", rows))
+    console.print(screen_table("RMSE / sigma, median and range over the seeds", rows))
     return records
 
 

@@ -1,0 +1,15 @@
+"""Tables 2 to 5 and the appendix, trained one run at a time: ``python -m paper table2``, ...
+
+``definitions`` lists the tables and their rows, ``command`` runs one, ``training`` trains a run and
+resumes it, ``record`` is the result file, ``pictures`` and ``card`` draw and describe the models.
+"""
+
+from paper.tables.command import (
+    COMMANDS,
+    KINDS,
+    TrainTable,
+    run_table,
+    settings_of,
+)
+
+__all__ = ["COMMANDS", "KINDS", "TrainTable", "run_table", "settings_of"]
