@@ -119,7 +119,10 @@ def test_a_slice_of_a_record_is_one_too(record: Sample | VectorSample) -> None:
         assert found.keys() == whole.keys()
         for name, tensor in found.items():
             assert torch.equal(tensor, whole[name][rows]), name
-    for wrong in (1, None, (slice(2), slice(2))):
+    chosen = torch.tensor([4, 0])
+    assert record[chosen].index.tolist() == [24, 20]
+    assert all(torch.equal(x, whole[name][chosen]) for name, x in tensors(record[chosen]).items())
+    for wrong in (1, None, (slice(2), slice(2)), torch.tensor(1)):
         with pytest.raises(TypeError, match="expected a slice"):
             record[wrong]  # pyright: ignore
     with pytest.raises(TypeError, match="expected a slice"):

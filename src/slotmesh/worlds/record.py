@@ -21,7 +21,7 @@ class TensorRecord:
 
     def __getitem__(self, rows: slice | Tensor) -> Self:
         # A number would drop the first dimension, and make records iterable.
-        if not isinstance(rows, slice | Tensor):
+        if not isinstance(rows, slice) and not (isinstance(rows, Tensor) and rows.ndim == 1):
             raise TypeError(
                 f"{type(self).__name__}: the rows are {rows!r}, expected a slice or a tensor. Pass "
                 "[3:4] for a batch of the sample in row 3."
