@@ -133,21 +133,28 @@ def _dispatch(words: list[str]) -> None:
 
 
 def _train(words: list[str], prog: str, about: str) -> None:
-    import tyro
-
-    from slotmesh.training.tasks import TASKS, preset
+    from slotmesh.training.tasks import TASKS
     from slotmesh.training.train import run_train
 
-    if not words or words[0] not in TASKS:
+    if words and words[0] in TASKS:
+        run_train(parse_train(words, prog))
+    else:
         commands = {name: (task.settings_type, run_train) for name, task in TASKS.items()}
-        return run_one_of(commands, words, prog, about)
-    task, rest = words[0], words[1:]
+        run_one_of(commands, words, prog, about)
+
+
+def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
+    """The settings that the words after ``slotmesh train`` stand for, the task first."""
+    import tyro
+
+    from slotmesh.training.tasks import preset
+
+    task, *rest = words
     # The variant and the preset decide all other defaults.
     given = {name: _value(rest, f"--{name}") for name in ("variant", "preset")}
     start = preset(task, **{name: value for name, value in given.items() if value is not None})
     _check_flags(start, rest)
-    run_train(tyro.cli(type(start), default=start, prog=f"{prog} {task}", args=rest))
-    return None
+    return tyro.cli(type(start), default=start, prog=f"{prog} {task}", args=rest)
 
 
 def _check_flags(start: Any, words: Sequence[str]) -> None:

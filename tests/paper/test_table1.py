@@ -28,7 +28,6 @@ from paper.table1.choice import CANDIDATES, chosen, score, settings_of
 from paper.table1.emd_study import PARTS
 from paper.table1.record import SIGMAS, GroupRecord, read, summarise, write
 from paper.table1.rows import BEYOND, BEYOND_MESH, base, beyond, paper_error
-from slotmesh.cli import choices
 from slotmesh.training.loop import train_plainly
 from slotmesh.training.published import changed, row_of
 from slotmesh.training.stream import EvalBatches
@@ -60,7 +59,7 @@ def parsed(command: str) -> Any:
     """The settings that a recorded command stands for."""
     words = command.split()
     assert words[:3] == ["python", "-m", "paper"]
-    return tyro.cli(choices(COMMANDS), args=words[3:])
+    return tyro.cli(COMMANDS[words[3]][0], args=words[4:])
 
 
 def said(console: Console) -> str:

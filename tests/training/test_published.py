@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tyro
 
-from slotmesh.cli import _all_settings
+from slotmesh.cli import parse_train
 from slotmesh.training.published import TABLES, Row, published_rows, row_of
 from slotmesh.training.tasks import TASKS, preset
 
@@ -21,8 +20,7 @@ def name(row: Row) -> str:
 
 
 def parse(row: Row, *more: str) -> Any:
-    words = ["train", row.task, *(row.args or ()), *more]
-    return tyro.cli(_all_settings(words), args=words)
+    return parse_train([row.task, *(row.args or ()), *more])
 
 
 @pytest.mark.parametrize("row", OURS, ids=name)

@@ -11,7 +11,6 @@ from PIL.Image import Image
 from slotmesh.report.figures import panels, svg_uri
 from slotmesh.report.page import render_page
 
-"""One colour a variant."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 """One SVG dash pattern per run of the same variant; they repeat."""
 
