@@ -12,7 +12,7 @@ from slotmesh.experiments.tasks import experiment
 from slotmesh.experiments.train import run_train
 from slotmesh.experiments.training.gradient import WORTH, FastGradient, compiles
 from slotmesh.experiments.training.learner import Learner
-from slotmesh.ops._drawn import Drawing, Drawn
+from slotmesh.nn.noise import Drawing, Drawn
 
 from ._jobs import change, metrics, state, tiny
 

@@ -15,7 +15,7 @@ from slotmesh.experiments.replicas import Together, data, judge, judge_together,
 from slotmesh.experiments.replicas import together as module
 from slotmesh.experiments.tasks import experiment, preset
 from slotmesh.experiments.training.stream import EvalBatches, Order
-from slotmesh.ops import _checks
+from slotmesh.ops import checks as _checks
 from slotmesh.worlds import RandomObjects
 
 from ._jobs import assert_same, change, tiny

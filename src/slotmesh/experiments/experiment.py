@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from slotmesh.experiments.settings import InitName, Settings
 from slotmesh.nn import FixedGaussian, LearnedGaussian, LearnedSlots, SharedSlot, SlotInitializer
-from slotmesh.ops._noise import SharedGenerator
+from slotmesh.nn.noise import SharedGenerator
 
 if TYPE_CHECKING:
     from PIL.Image import Image

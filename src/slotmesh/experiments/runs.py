@@ -32,7 +32,7 @@ from slotmesh.experiments.lock import NAME as LOCK
 from slotmesh.experiments.reading import parse_json, read_json
 from slotmesh.experiments.settings import Settings, flag, plain
 from slotmesh.experiments.tasks import experiment, from_plain
-from slotmesh.nn._sealed import check_seal
+from slotmesh.nn.sealed import check_seal
 
 # What may change between two parts of one run. Where hardware changes how sums are rounded, the run
 # is the same but for its last bits, which is said (training/arithmetic.py).

@@ -19,7 +19,7 @@ from slotmesh.experiments.tasks import TASKS
 from slotmesh.experiments.training.gradient import FastGradient
 from slotmesh.experiments.transports import TRANSPORTS, SinkhornSettings
 from slotmesh.models import to_unit
-from slotmesh.ops._drawn import Drawing, Drawn
+from slotmesh.nn.noise import Drawing, Drawn
 
 Precision = Literal["32", "tf32", "bf16"]
 

@@ -10,7 +10,7 @@ from slotmesh.experiments.replicas.data import Sets
 from slotmesh.experiments.replicas.group import check_group
 from slotmesh.experiments.replicas.together import undisturbed
 from slotmesh.experiments.settings import at_least
-from slotmesh.ops._noise import StackedGenerator
+from slotmesh.nn.noise import StackedGenerator
 
 # Batches that are judged at once.
 _AT_ONCE = {"cuda": 16}

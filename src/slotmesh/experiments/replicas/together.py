@@ -14,9 +14,9 @@ from slotmesh.experiments.replicas.data import BLOCK, Batches
 from slotmesh.experiments.replicas.group import check_group
 from slotmesh.experiments.replicas.update import Update
 from slotmesh.experiments.training.captured import Captured
+from slotmesh.nn.noise import StackedGenerator
 from slotmesh.nn.stacked import stack, unstack
 from slotmesh.ops import set_value_checks
-from slotmesh.ops._noise import StackedGenerator
 
 
 class Together:

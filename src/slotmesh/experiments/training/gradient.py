@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from slotmesh.experiments.experiment import Experiment, mix
 from slotmesh.experiments.settings import Settings
 from slotmesh.experiments.training.captured import Captured
-from slotmesh.ops._drawn import Drawing, Drawn
+from slotmesh.nn.noise import Drawing, Drawn
 
 Losses = dict[str, Tensor]
 
