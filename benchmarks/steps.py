@@ -15,7 +15,7 @@ from benchmarks.kernels import profiled
 from benchmarks.measure import Measurement, OnProgress, measure, noop
 from benchmarks.timing import time_together
 from slotmesh.models import to_unit
-from slotmesh.ops._drawn import Drawing, Drawn
+from slotmesh.nn.noise import Drawing, Drawn
 from slotmesh.training import variants
 from slotmesh.training.gradient import FastGradient
 from slotmesh.training.tasks import TASKS

@@ -90,5 +90,5 @@ def test_bad_settings_are_named(build):
         build("properties", n_properties=0)
     with pytest.raises(ValueError, match=r"transport is 'mesh', expected an object such as"):
         build("discovery", "mesh")
-    with pytest.raises(ValueError, match=r"extra_step came without implicit"):
+    with pytest.raises(ValueError, match=r"got extra_step without implicit"):
         build("copier", implicit=False, extra_step=True)

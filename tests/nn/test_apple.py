@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from slotmesh import SlotAttention, emd, mesh, sinkhorn
 from slotmesh.nn import Mesh, Sinkhorn, Softmax
+from slotmesh.ops import _implicit as implicit
 from slotmesh.ops import assign, entropy, pairwise_cost
-from slotmesh.ops.sinkhorn import implicit
 from slotmesh.worlds import make_world
 
 MPS = torch.device("mps", 0)

@@ -40,9 +40,9 @@ CONSTRUCTORS = [
     (lambda: SlotAttention(6, 5, 3, init=SharedSlot), r"init is <class .*SharedSlot'>, expected"),
     (
         lambda: SlotAttention(6, 5, 3, extra_step=True),
-        r"extra_step came without implicit, expected both or neither. Pass implicit=True, or raise",
+        r"got extra_step without implicit, expected both or neither. Pass implicit=True, or raise",
     ),
-    (lambda: Mesh(step=0.1, lr=5.0), r"Mesh: both step=0.1 and lr=5.0 came, expected one of them"),
+    (lambda: Mesh(step=0.1, lr=5.0), r"Mesh: got both step=0.1 and lr=5.0. Pass either step or lr"),
     (lambda: Mesh(step=-0.1), r"Mesh: step is -0.1, expected a finite number of at least 0"),
     (lambda: Mesh(lr=-1), r"Mesh: lr is -1, expected a finite number of at least 0"),
     (lambda: Mesh(noise=float("inf")), r"Mesh: noise is inf, expected a finite number"),
@@ -108,7 +108,7 @@ CALLS = [
     (lambda f: f(X, S.to("meta")), r"slots are on meta, expected cpu, where the module is"),
     (lambda f: f(X, S * float("nan")), r"SlotAttention: slots has 30 entries that are not finite"),
     (lambda f: f(X, 3), r"slots is a int, expected a tensor"),
-    (lambda f: f(X, S, n_slots=4), r"n_slots is 4 but 3 slots came, expected the same number. Le"),
+    (lambda f: f(X, S, n_slots=4), r"n_slots is 4 but got 3 slots, expected the same number. Le"),
     (lambda f: f(X, n_slots=0), r"n_slots is 0, expected a whole number of at least 1"),
     (lambda f: f(X, n_slots=2.0), r"n_slots is 2.0, expected a whole number of at least 1"),
     (

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slotmesh import SlotAttention, emd, sinkhorn
-from slotmesh.nn import EMD, Scene
+from slotmesh.nn import EMD, TransportContext
 
 COMBINES = ("sum", "mean", "straight_through", "detached")
 F64 = torch.float64
@@ -23,7 +23,7 @@ def problem(seed: int = 0) -> tuple[Tensor, Tensor]:
 def attend(queries: Tensor, keys: Tensor, **settings: Any) -> Any:
     transport = EMD(marginals="uniform", **settings)
     transport.bind(input_dim=5, slot_dim=5, hidden_dim=4)
-    return transport(queries, keys, queries, Scene())
+    return transport(queries, keys, queries, TransportContext())
 
 
 def plans(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotmesh.nn import EMD, Mesh, Scene, SharedSlot, Sinkhorn, Softmax
+from slotmesh.nn import EMD, Mesh, SharedSlot, Sinkhorn, Softmax, TransportContext
 from slotmesh.ops import assign
 
 # Enough steps that the plan of a square problem is hard, whatever the cost.
@@ -212,4 +212,4 @@ def test_scene_carries_one_noise_for_all_iterations():
         .noise
         is None
     )
-    assert Scene().noise is None
+    assert TransportContext().noise is None

@@ -24,7 +24,7 @@ from slotmesh.nn import (
     SlotTransport,
     Softmax,
 )
-from slotmesh.nn._part import Part
+from slotmesh.nn.part import Part
 
 TRANSPORTS = [
     lambda: Softmax(eps=1e-6),

@@ -11,10 +11,10 @@ from slotmesh.nn import (
     LearnedGaussian,
     MarginalHead,
     Mesh,
-    Scene,
     Sinkhorn,
     SlotTransport,
     Softmax,
+    TransportContext,
 )
 from slotmesh.ops import emd, mesh, pairwise_cost, sinkhorn
 
@@ -112,7 +112,7 @@ def test_softmax_adds_eps_before_it_normalises(build, draw, close):
 def test_softmax_without_eps_is_one_sinkhorn_iteration_on_the_scaled_dot_product(draw, close):
     inputs, slots = draw(4)
     keys, queries = 3 * inputs[..., :5], slots
-    attention, transport = Softmax(eps=0.0)(queries, keys, slots, Scene())
+    attention, transport = Softmax(eps=0.0)(queries, keys, slots, TransportContext())
     t = sinkhorn(pairwise_cost(queries, keys, "dot") / 5**0.5, n_iters=1)
     close(attention, t.plan, 1e-14)
     close(transport.marginal_error, t.marginal_error)
@@ -125,7 +125,7 @@ def test_softmax_without_eps_is_one_sinkhorn_iteration_on_the_scaled_dot_product
 def test_a_slot_that_no_input_chooses_looks_at_all_of_them():
     queries = torch.tensor([[100.0, 0.0], [-100.0, 0.0]], dtype=torch.float64)
     keys = torch.tensor([[30.0, 0.0], [31.0, 0.0], [32.0, 0.0]], dtype=torch.float64)
-    attention, _ = Softmax()(queries, keys, queries, Scene())
+    attention, _ = Softmax()(queries, keys, queries, TransportContext())
     torch.testing.assert_close(attention[1], torch.full((3,), 1 / 3, dtype=torch.float64))
 
 
@@ -210,7 +210,7 @@ def test_mesh_has_new_noise_in_every_forward_pass(build, draw):
 
 
 def posed(transport, draw, like=None):
-    """Bind a transport and pose it one problem: its queries, keys, slots and scene."""
+    """Bind a transport and pose it one problem: its queries, keys, slots and context."""
     transport.bind(input_dim=6, slot_dim=5, hidden_dim=8).double()
     if like is not None:
         transport.load_state_dict(like.state_dict())
@@ -244,9 +244,9 @@ def test_emd_straight_through_is_the_exact_plan_with_the_gradient_of_sinkhorn(dr
 
 
 def soft_problem(transport, problem):
-    queries, keys, slots, scene = problem
-    cost, a = transport.pose(queries, keys, slots, scene)
-    return cost, a, scene.b
+    queries, keys, slots, context = problem
+    cost, a = transport.pose(queries, keys, slots, context)
+    return cost, a, context.b
 
 
 def test_straight_through_emd_is_a_loop_of_exact_plans(build, draw, close):
@@ -335,5 +335,7 @@ def test_a_transport_without_forward_says_what_to_define(build, draw):
     class Unfinished(SlotTransport):
         pass
 
-    with pytest.raises(TypeError, match=r"Unfinished has no forward\(queries, keys, slots, scene"):
+    with pytest.raises(
+        TypeError, match=r"Unfinished has no forward\(queries, keys, slots, context"
+    ):
         build(Unfinished())(*draw(2))

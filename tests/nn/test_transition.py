@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
 from slotmesh.nn import FixedNoise, LearnedNoise, Transition
-from slotmesh.nn._part import Part
+from slotmesh.nn.part import Part
 
 
 def test_plain_transition_hands_slots_on():

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import linear_sum_assignment
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from slotmesh.ops import _kernels, assign
+from slotmesh.ops import _fused, assign
 from slotmesh.ops.assignment import assign_batch
 
 from ._reference import operators_of, randn
@@ -122,9 +122,9 @@ def test_chosen_solver(monkeypatch):
     assert operators_of(lambda: assign(randn(2, 3, 4, seed=0))) == ["assign"]
     with FakeTensorMode():  # a device that need not be there, whose values cannot be read
         small, large = (torch.empty(2, 16, n, device="cuda") for n in (16, 17))
-        monkeypatch.setattr(_kernels, "_HAS_TRITON", True)
+        monkeypatch.setattr(_fused, "_HAS_TRITON", True)
         assert operators_of(lambda: assign(small)) == ["assign_small"]
         assert operators_of(lambda: assign(large)) == ["assign"]
         assert operators_of(lambda: assign(small, backend="scipy")) == ["assign"]
-        monkeypatch.setattr(_kernels, "_HAS_TRITON", False)
+        monkeypatch.setattr(_fused, "_HAS_TRITON", False)
         assert operators_of(lambda: assign(small)) == ["assign"]

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from slotmesh.ops import _kernels, emd
+from slotmesh.ops import _fused, emd
 from slotmesh.ops.emd.pot import emd_batch
 
 from ._reference import close, generator, leaf, masses, operators_of, problem, randn
@@ -253,11 +253,11 @@ def test_chosen_solver(monkeypatch):
             m: [torch.empty(2, *shape, device="cuda") for shape in ((m, 50), (m,), (50,))]
             for m in (32, 33)
         }
-        monkeypatch.setattr(_kernels, "_HAS_TRITON", True)
+        monkeypatch.setattr(_fused, "_HAS_TRITON", True)
         assert operators_of(lambda: emd(*on_gpu[32])) == ["emd_small"]
         assert operators_of(lambda: emd(*on_gpu[33])) == ["emd"]
         assert operators_of(lambda: emd(*on_gpu[32], backend="pot")) == ["emd"]
         t = emd(*on_gpu[32])
         assert t.plan.device.type == t.converged.device.type == "cuda"
-        monkeypatch.setattr(_kernels, "_HAS_TRITON", False)
+        monkeypatch.setattr(_fused, "_HAS_TRITON", False)
         assert operators_of(lambda: emd(*on_gpu[32])) == ["emd"]

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotmesh.ops import EntropyObjective, SimilarityObjective, emd, mesh, sinkhorn
-from slotmesh.ops._problem import problem as checked_problem
-from slotmesh.ops.mesh.naive import objective_gradient
+from slotmesh.ops._naive import objective_gradient
+from slotmesh.ops.problem import Given
+from slotmesh.ops.problem import problem as checked_problem
 
 from ._reference import (
     autograd_mesh,
@@ -135,7 +136,7 @@ def test_inner_gradient_equals_autograd(m, n, seed, n_iters, objective):
     u, kernel = randn(m, seed=seed + 1), leaf(-cost)
     actual, reached = objective_gradient(
         kernel.detach(),
-        checked_problem("mesh", cost, a, b, None, None),
+        checked_problem(Given("mesh", cost, a, b)),
         u,
         n_iters,
         given_objective or EntropyObjective(),

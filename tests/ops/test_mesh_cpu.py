@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotmesh.ops import mesh, sinkhorn
-from slotmesh.ops._batch import sound
+from slotmesh.ops._cpu import sound
 
 from ._compiled import needs_c
 from ._reference import close, leaf, masses, randn

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from slotmesh.ops import mesh, set_value_checks
-from slotmesh.ops.sinkhorn.naive import solve
+from slotmesh.ops._naive import solve
 
 from ._compiled import needs_c
 from ._reference import close, gradients, leaf, masses, randn
 
-cpu = importlib.import_module("slotmesh.ops.sinkhorn.cpu")
+cpu = importlib.import_module("slotmesh.ops._cpu")
 
 pytestmark = needs_c
 

@@ -43,9 +43,9 @@ def test_finite_differences_agree_where_nothing_is_changed():
     assert torch.autograd.gradcheck(plan, [leaf(x) for x in inputs], atol=1e-5)
 
 
-def length(by_cost, plan):
+def length(grad_cost, plan):
     """The norm in which the gradient of a plan by its cost is a projection."""
-    return (by_cost.square() / plan).sum().sqrt()
+    return (grad_cost.square() / plan).sum().sqrt()
 
 
 @given(
@@ -68,11 +68,11 @@ def test_is_never_longer_than_what_came(seed, spread, potentials, n_iters):
         grad="implicit",
         generator=generator(seed),
     )
-    (by_cost,) = torch.autograd.grad(t.plan, cost, into)
+    (grad_cost,) = torch.autograd.grad(t.plan, cost, into)
     for dim in (0, 1):  # no plan changes where all costs of a slot or an input do alike
-        close(by_cost.sum(dim), torch.zeros(9 if dim == 0 else 4), 1e-9)
+        close(grad_cost.sum(dim), torch.zeros(9 if dim == 0 else 4), 1e-9)
     plan = t.plan.detach().clamp(min=1e-300)
-    assert length(by_cost, plan) <= (plan * into.square()).sum().sqrt() * (1 + 1e-6)
+    assert length(grad_cost, plan) <= (plan * into.square()).sum().sqrt() * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from slotmesh.ops import mesh
-from slotmesh.ops._problem import problem
-from slotmesh.ops.mesh.naive import objective_gradient
-from slotmesh.ops.mesh.objectives import EntropyObjective
-from slotmesh.ops.sinkhorn.naive import start
+from slotmesh.ops._naive import objective_gradient, start
+from slotmesh.ops.objectives import EntropyObjective
+from slotmesh.ops.problem import Given, problem
 
 from ._compiled import needs_c
 from ._reference import close, randn
@@ -94,7 +93,7 @@ def test_gradient_of_nearly_hard_plans(hardness):
     cost = hardness * (1 - torch.eye(4)) + 0.1 * randn(4, 4, seed=0, dtype=F32)
 
     def slope(x):
-        task = problem("mesh", x, None, None, None, None)
+        task = problem(Given("mesh", x))
         return objective_gradient(-x, task, start(task, None), 5, EntropyObjective())[0].double()
 
     expected = slope(cost.double())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotmesh.ops import _native, sinkhorn
-from slotmesh.ops._batch import Batch
+from slotmesh.ops._cpu import Batch
 
 from ._compiled import needs_c
 from ._kernels import near
@@ -18,16 +18,16 @@ pytestmark = needs_c
 
 F32 = torch.float32
 # The package has a function of the module's name.
-truth = importlib.import_module("slotmesh.ops.sinkhorn.implicit").plan_adjoint
+truth = importlib.import_module("slotmesh.ops._implicit").plan_adjoint
 
 
 def in_c(plan, grad, tau=1.0):
     """Gradients by cost, a, b and tau."""
     batch, m, n = plan.shape
     cost = randn(batch, m, n, seed=0, dtype=F32)
-    problem = Batch(cost, plan.new_ones(batch, m), plan.new_ones(batch, n), None, tau, None)
+    problem = Batch(cost, plan.new_ones(batch, m), plan.new_ones(batch, n), None, tau, 0.0, None)
     like = (cost, problem.a, problem.b, plan.new_ones(batch, 1, 1))
-    into = _native.Gradients(*(torch.full_like(x, torch.nan) for x in like), None)
+    into = _native.NativeGradients(*(torch.full_like(x, torch.nan) for x in like), None)
     _native.adjoint(problem, plan, grad, into)
     return into[:4], cost
 
@@ -35,9 +35,9 @@ def in_c(plan, grad, tau=1.0):
 def compare(plan, grad, tau=1.0, names=("cost", "a", "b", "tau")):
     found, cost = in_c(plan, grad, tau)
     kernel, a, b = truth(plan.double(), grad.double())
-    by_cost = -kernel / tau
-    by_tau = -(by_cost * cost).sum((-2, -1), keepdim=True) / tau
-    expected = {"cost": by_cost, "a": a, "b": b, "tau": by_tau}
+    grad_cost = -kernel / tau
+    grad_tau = -(grad_cost * cost).sum((-2, -1), keepdim=True) / tau
+    expected = {"cost": grad_cost, "a": a, "b": b, "tau": grad_tau}
     for x, (name, y) in zip(found, expected.items(), strict=True):
         if name in names:
             near(x, y, 1e-5, name)

@@ -12,14 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from slotmesh.ops._adjoint import plan_adjoint
 from slotmesh.ops._distance import distance_backward, distance_op
-from slotmesh.ops._fused import transport_backward
-from slotmesh.ops._logit import logit_backward, logit_op
+from slotmesh.ops._fused import (
+    Incoming,
+    Operands,
+    Past,
+    Results,
+    Wanted,
+    plan_adjoint,
+    transport_backward,
+    transport_op,
+)
 from slotmesh.ops.assignment import assign_small
 from slotmesh.ops.emd.triton import emd_small
-from slotmesh.ops.mesh.triton import mesh_op
-from slotmesh.ops.sinkhorn.triton import sinkhorn_op
+from slotmesh.ops.logit import logit_backward, logit_op
+from slotmesh.ops.problem import Settings
 
 F32 = torch.float32
 # Addresses of each argument; of a tensor of 2^44 bytes at most.
@@ -115,12 +122,15 @@ MANY = 2**26
 def test_transport_of_a_large_batch(walk: Walk) -> None:
     cost, a, b = meta(MANY, 2, 32), meta(MANY, 2), meta(MANY, 32)
     masses = (a, b, meta(MANY, 2).bool(), meta(MANY, 32).bool(), meta(MANY))
-    sinkhorn_op._init_fn(cost, *masses, a, 1.0, 2, False)
-    numbers = (1.0, 1.0, 1.0, False, 2, 2, False, True, False)
-    *_, trace, changed, history = mesh_op._init_fn(cost, cost, *masses, *numbers)
-    flags = [True, True, True]
+    transport_op._init_fn(*Operands(cost, None, *masses, a), *Settings(n_iters=2))
+    settings = Settings(n_iters=2, mesh=True, n_steps=2, length=1.0, reuse=True, keep=True)
+    found = Results(*transport_op._init_fn(*Operands(cost, cost, *masses, None), *settings))
     transport_backward._init_fn(
-        changed, history, trace, *masses, cost, a, b, cost, 1.0, True, flags, F32
+        *Operands(found.changed, None, *masses, None),
+        *Past(found.trace, found.history),
+        *Incoming(cost, a, b, cost),
+        *settings,
+        *Wanted(True, True, True, F32),
     )
     for name in ("cost", "plan", "history"):
         assert walk.furthest["forward_kernel", name] > 2**33
@@ -129,7 +139,7 @@ def test_transport_of_a_large_batch(walk: Walk) -> None:
 
 def test_the_implicit_gradient_of_a_large_batch(walk: Walk) -> None:
     plan_adjoint._init_fn(meta(MANY, 2, 32), meta(MANY, 2, 32), 1.0)
-    assert walk.furthest["adjoint_apply_kernel", "by_cost"] > 2**33
+    assert walk.furthest["adjoint_apply_kernel", "grad_cost"] > 2**33
 
 
 def test_exact_solvers_of_a_large_batch(walk: Walk) -> None:
@@ -149,12 +159,12 @@ def test_distances(walk: Walk, batch: int, m: int, n: int, d: int) -> None:
     walk.skipped = ("distance_fold_kernel",)  # which would add up millions of parts
     distance_backward._init_fn(queries, keys, cost, cost, False)
     assert walk.furthest["distance_backward_kernel", "grad"] == 4 * (cost.numel() - 1)
-    assert walk.furthest["distance_backward_kernel", "by_keys"] == 4 * (keys.numel() - 1)
+    assert walk.furthest["distance_backward_kernel", "grad_keys"] == 4 * (keys.numel() - 1)
 
 
 def test_many_parts_of_many_queries(walk: Walk) -> None:
     from slotmesh.ops._triton import distance
-    from slotmesh.ops._triton.device import run_on
+    from slotmesh.ops._triton.launch import run_on
 
     parts, size = meta(1, 2**11, 2**21), 2**21
     folds = size // distance.FOLD["S"]
@@ -179,7 +189,7 @@ def test_the_gradient_of_logits(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> 
     walk.skipped = ("logit_fold_kernel",)
     layer = (meta(n, d, dtype=torch.bfloat16), meta(16, d), meta(16), meta(16))
     logit_backward._init_fn(*layer, meta(n))
-    assert walk.furthest["logit_backward_kernel", "by_x"] == 2 * (n * d - 1)
+    assert walk.furthest["logit_backward_kernel", "grad_x"] == 2 * (n * d - 1)
 
 
 def test_grids_fit(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,14 +23,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import slotmesh.ops
 from slotmesh import mesh, sinkhorn
 from slotmesh.ops import assign, emd, pairwise_cost
-from slotmesh.ops._adjoint import plan_adjoint
 from slotmesh.ops._distance import distance_backward, distance_op
-from slotmesh.ops._fused import transport_backward
-from slotmesh.ops._logit import logit_backward, logit_op
+from slotmesh.ops._fused import (
+    Incoming,
+    Operands,
+    Past,
+    Results,
+    Wanted,
+    plan_adjoint,
+    transport_backward,
+    transport_op,
+)
 from slotmesh.ops.assignment import assign_small
 from slotmesh.ops.emd.triton import emd_small
-from slotmesh.ops.mesh.triton import mesh_op
-from slotmesh.ops.sinkhorn.triton import sinkhorn_op
+from slotmesh.ops.logit import logit_backward, logit_op
+from slotmesh.ops.problem import Settings
 
 HERE = torch.device("cuda", 0)
 OPS = Path(slotmesh.ops.__file__).parent
@@ -92,13 +99,17 @@ def run_all(batch: int = 2, n: int = 40) -> None:
     """Every operator that launches a kernel, by what it does with real tensors."""
     cost, a, b = zeros(batch, 3, n), zeros(batch, 3), zeros(batch, n)
     slots, inputs = a.bool(), b.bool()
-    sinkhorn_op._init_fn(cost, *[None] * 6, 1.0, 5, False)
+    transport_op._init_fn(*Operands(cost, *[None] * 7), *Settings(n_iters=5))
     masses = (a, b, slots, inputs, zeros(batch))
-    numbers = (1.0, 1.0, 1.0, False, 4, 5, False, True, False)
-    outputs = mesh_op._init_fn(cost, cost, *masses, *numbers)
-    trace, changed, history = outputs[4:]
-    grads, flags = (cost, a, b, cost), [True, True, False]
-    transport_backward._init_fn(changed, history, trace, *masses, *grads, 1.0, True, flags, F32)
+    settings = Settings(n_iters=5, mesh=True, n_steps=4, length=1.0, reuse=True, keep=True)
+    found = Results(*transport_op._init_fn(*Operands(cost, cost, *masses, None), *settings))
+    transport_backward._init_fn(
+        *Operands(found.changed, None, *masses, None),
+        *Past(found.trace, found.history),
+        *Incoming(cost, a, b, cost),
+        *settings,
+        *Wanted(True, True, False, F32),
+    )
     plan_adjoint._init_fn(cost, cost, 1.0)
     queries, keys = zeros(batch, 3, 8), zeros(batch, n, 8)
     distance_op._init_fn(queries, keys, False)
@@ -145,7 +156,7 @@ def test_no_kernel_is_launched_elsewhere() -> None:
             direct = isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
             by_name = isinstance(node, ast.Attribute) and node.attr in ("run", "warmup")
             found[path.name] += direct or by_name
-    assert +found == {"device.py": 2}
+    assert +found == {"launch.py": 2}
     for path in OPS.parent.rglob("*.py"):
         if path.parent.name != "_triton":
             assert "_kernel[" not in path.read_text(encoding="utf-8"), path

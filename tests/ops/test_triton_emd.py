@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from slotmesh import SlotAttention
 from slotmesh.nn import EMD
 from slotmesh.ops import emd, set_value_checks
-from slotmesh.ops._problem import marginal_error
 from slotmesh.ops.emd.triton import emd_small
+from slotmesh.ops.problem import marginal_error
 
 from ._reference import close, randn
 
@@ -279,7 +279,7 @@ def test_costs_that_are_not_finite_show(device, unchecked, bad):
 def test_several_blocks(device, monkeypatch, columns):
     from slotmesh.ops._triton import solve
 
-    monkeypatch.setattr(solve, "choose", lambda *_: solve.Case(8, columns, 16, 16, 1, 1))
+    monkeypatch.setattr(solve, "choose", lambda *_: solve.EmdCase(8, columns, 16, 16, 1, 1))
     cost, a, b = random_problem(5, 50, seed=14)
     check(cost, a, b, device)
     cost[3] = cost[2]

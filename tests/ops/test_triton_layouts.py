@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slotmesh.ops import _fused, assign, emd, mesh, sinkhorn
 from slotmesh.ops._distance import distances
-from slotmesh.ops._logit import logits
+from slotmesh.ops.logit import logits
 
 from ._reference import masses, randn
 

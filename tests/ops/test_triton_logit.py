@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from slotmesh.nn import MarginalHead
-from slotmesh.ops import _logit
-from slotmesh.ops._logit import logit_op, logits
+from slotmesh.ops import logit as _logit
+from slotmesh.ops.logit import logit_op, logits
 
 from ._kernels import near
 from ._reference import randn

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from slotmesh.ops import _fused, sinkhorn
-from slotmesh.ops.sinkhorn.triton import sinkhorn_op
+from slotmesh.ops._fused import Operands, transport_op
+from slotmesh.ops.problem import Settings
 
 from ._kernels import blocks_of, both
 from ._reference import close, masses, randn
@@ -163,7 +164,8 @@ def test_operator_is_well_formed(device, implicit):
     args = {k: x.to(device) for k, x in leaves(1, 2, 5, seed=14).items()}
     cost, a, b, u, tau = (x.requires_grad_() for x in args.values())
     masks = torch.ones(1, 2, dtype=torch.bool, device=device), None
-    torch.library.opcheck(sinkhorn_op, (cost, a, b, *masks, tau, u, 1.0, 2, implicit))
+    operands = Operands(cost, None, a, b, *masks, tau, u)
+    torch.library.opcheck(transport_op, (*operands, *Settings(n_iters=2, implicit=implicit)))
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from paper.replicas import ReplicaTrainer, data, evaluate, evaluate_replicas, train_replicas
 from paper.replicas import trainer as module
-from slotmesh.ops import _checks
+from slotmesh.ops import checks as _checks
 from slotmesh.training.loop import train_plainly
 from slotmesh.training.stream import EvalBatches, Order
 from slotmesh.training.tasks import experiment, preset

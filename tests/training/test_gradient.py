@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from slotmesh.ops._drawn import Drawing, Drawn
+from slotmesh.nn.noise import Drawing, Drawn
 from slotmesh.training.gradient import WORTH, FastGradient, compiles
 from slotmesh.training.learner import Learner
 from slotmesh.training.tasks import experiment

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import checks
 
 
 def contingency(

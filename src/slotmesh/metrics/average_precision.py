@@ -12,7 +12,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from slotmesh.metrics import _detections as tables
 from slotmesh.metrics.clevr_table import CLEVR_WIDTH
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import checks
 
 APMode = Literal["pooled", "idspn"]
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import checks
 from slotmesh.worlds.clevr import CLEVR_COLOURS, CLEVR_MATERIALS, CLEVR_SHAPES, CLEVR_SIZES
 
 POSITION_SCALE = 3.0

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.metrics._contingency import contingency
-from slotmesh.ops import _checks as checks
-from slotmesh.ops import assign
+from slotmesh.ops import assign, checks
 
 
 class Matching(NamedTuple):

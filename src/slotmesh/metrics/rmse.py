@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from slotmesh.ops import _checks as checks
-from slotmesh.ops import assign, pairwise_cost
+from slotmesh.ops import assign, checks, pairwise_cost
 
 
 def matched_squared_error(predicted: Tensor, target: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from slotmesh.nn import (
     SlotInitializer,
     SlotTransport,
 )
-from slotmesh.nn._part import Part
-from slotmesh.nn._pretrained import Pretrained
+from slotmesh.nn.part import Part
+from slotmesh.nn.pretrained import Pretrained
 
 
 class Model(

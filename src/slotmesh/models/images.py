@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import checks
 
 # For rounding errors of an image that was resized or stored in half precision.
 _TOLERANCE = 1e-2

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from slotmesh.models._model import Model, default_init
 from slotmesh.models.images import prepare
 from slotmesh.nn import ConvEncoder, SlotAttention, SlotInitializer, SlotTransport
-from slotmesh.ops import Transport
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import Transport, checks
 
 
 class PropertyOutput(NamedTuple):

@@ -11,7 +11,7 @@ from slotmesh.nn import (
     SlotInitializer,
     SlotTransport,
 )
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import checks
 
 
 class SetCopier(Model):

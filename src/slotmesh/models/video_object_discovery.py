@@ -18,8 +18,7 @@ from slotmesh.nn import (
     Transition,
     compose,
 )
-from slotmesh.ops import Transport
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import Transport, checks
 
 
 class VideoOutput(NamedTuple):

@@ -1,4 +1,4 @@
-"""Modules on top of the operations: slot attention and its parts."""
+"""Modules built on the operations: slot attention and its parts."""
 
 from slotmesh.nn.decoders import Decoded, SpatialBroadcastDecoder, compose
 from slotmesh.nn.encoders import ConvEncoder
@@ -18,10 +18,10 @@ from slotmesh.nn.transports import (
     EMD,
     Mesh,
     OptimalTransport,
-    Scene,
     Sinkhorn,
     SlotTransport,
     Softmax,
+    TransportContext,
 )
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "MeshObjective",
     "OptimalTransport",
     "PositionEmbedding",
-    "Scene",
     "SharedSlot",
     "Sinkhorn",
     "SlotAttention",
@@ -51,5 +50,6 @@ __all__ = [
     "SpatialBroadcastDecoder",
     "Transition",
     "TransitionOutput",
+    "TransportContext",
     "compose",
 ]

@@ -1,4 +1,4 @@
-"""From slots back to an image."""
+"""Decoders from slots to images."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,13 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from slotmesh.nn.position import PositionEmbedding, check_resolution
-from slotmesh.ops import _checks as checks
-from slotmesh.ops._precision import full_precision
-from slotmesh.ops._problem import compute_dtype
+from slotmesh.ops import checks
+from slotmesh.ops.problem import compute_dtype, full_precision
 
 
 class Decoded(NamedTuple):
-    """A picture of each slot.
+    """One picture per slot.
 
     Example:
         >>> import torch
@@ -24,16 +23,16 @@ class Decoded(NamedTuple):
     """
 
     rgb: Tensor
-    """``(..., m, 3, H, W)``: colours, in the range that the images of the training have."""
+    """``(..., m, 3, H, W)``: colours, in the range of the training images."""
     logits: Tensor
-    """``(..., m, H, W)``: where the slot is; a softmax over slots makes masks of it."""
+    """``(..., m, H, W)``: a softmax over slots turns them into masks."""
 
 
 def compose(decoded: Decoded) -> tuple[Tensor, Tensor]:
     """Blend the pictures of the slots into one image, in float32 at least.
 
     Args:
-        decoded: What a decoder returned.
+        decoded: The result of a decoder.
 
     Returns:
         The image ``(..., 3, H, W)``, and the masks ``(..., m, H, W)``: the share of each slot in
@@ -54,22 +53,22 @@ def compose(decoded: Decoded) -> tuple[Tensor, Tensor]:
 
 
 class SpatialBroadcastDecoder(nn.Module):
-    """Draws each slot by itself: slot and position in every pixel, then deconvolutions.
+    """Decodes each slot separately: slot and position in every pixel, then deconvolutions.
 
     The decoder of slot attention at full resolution: three transposed convolutions of 5x5 with
-    ReLU and one of 3x3 to colour and mask, all at stride 1. Weights start as torch makes them,
-    which is also what the authors do; for a transposed convolution their scale goes by the number
-    of *output* channels.
+    ReLU and one of 3x3 to colour and mask, all at stride 1. Weights have torch's default
+    initialisation, as in the authors' code; for a transposed convolution its scale depends on the
+    number of *output* channels.
 
     The input of the first layer is a slot, the same in every pixel, plus an embedding, the same
-    for every slot, and the layer is linear. So it is computed as the sum of two cheap responses,
-    equal to the plain layer up to rounding: for each slot what its 25 taps add up to, which differs
-    only near the borders; and one map for the embedding, which is made of a constant and two ramps
-    in the same way.
+    for every slot, and the layer is linear. It is therefore computed as the sum of two cheap
+    responses, equal to the plain layer up to rounding: for each slot the sum of its 25 taps, which
+    varies only near the borders; and one map for the embedding, computed in the same way from a
+    constant and two ramps.
 
     Args:
         slot_dim: Size of a slot.
-        channels: Channels of the layers between.
+        channels: Channels of the hidden layers.
         resolution: Height and width of the image.
 
     Example:
@@ -97,7 +96,7 @@ class SpatialBroadcastDecoder(nn.Module):
             nn.ReLU(),
             nn.ConvTranspose2d(channels, 4, 3, padding=1),
         )
-        # What the taps over each row and column see of a slot, and of the embedding's parts.
+        # What the taps over each row and column see of a slot, and of the parts of the embedding.
         y, x = (torch.linspace(0.0, 1.0, size) for size in self.resolution)
         tall, wide = torch.ones_like(y), torch.ones_like(x)
         for name, fields in (
@@ -113,7 +112,7 @@ class SpatialBroadcastDecoder(nn.Module):
         self.right: Tensor
 
     def forward(self, slots: Tensor) -> Decoded:
-        """Slots ``(..., m, slot_dim)`` to a picture of each."""
+        """Slots ``(..., m, slot_dim)`` to one picture per slot."""
         self._check(slots)
         flat = slots.flatten(0, -2)
         response = self._respond(flat)
@@ -134,7 +133,7 @@ class SpatialBroadcastDecoder(nn.Module):
         """The first layer with bias, of the position embedding alone: ``(channels, H, W)``."""
         weight, project = self.first.weight, self.position.project
         with full_precision(weight):
-            # Four ramps and a constant, each the product of one thing by row and one by column.
+            # Four ramps and a constant, each the product of a row factor and a column factor.
             parts = torch.cat((project.weight.mT, project.bias.unsqueeze(0)))
             taps = (parts @ weight.flatten(1)).reshape(-1, *weight.shape[1:])
             maps = self.down.unsqueeze(1) @ taps @ self.right.mT.unsqueeze(1)

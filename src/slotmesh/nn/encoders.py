@@ -1,19 +1,20 @@
-"""From an image to the inputs of slot attention."""
+"""Encoders from images to the inputs of slot attention."""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from slotmesh.nn.position import PositionEmbedding, check_resolution
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import checks
 
 
 class ConvEncoder(nn.Module):
-    """Convolutions, then the position, then one small network for every pixel.
+    """Convolutions, a position embedding, and a small network applied to every pixel.
 
     The encoder of slot attention: a convolution with ReLU for each entry of ``strides``, position
-    embedding, LayerNorm and a network of two layers. It keeps the size of the image at stride 1
-    and rounds up otherwise. Weights start as torch makes them, which is also what the authors do.
+    embedding, LayerNorm and a network of two layers. Stride 1 keeps the size of the image; larger
+    strides divide it and round up. Weights have torch's default initialisation, as in the authors'
+    code.
 
     The paper's sizes: ``ConvEncoder(32)`` for Multi-dSprites and CLEVRER, ``ConvEncoder(64)`` for
     ClevrTex, ``ConvEncoder(64, strides=(1, 2, 2, 1), resolution=(128, 128))`` for the properties of
@@ -28,7 +29,7 @@ class ConvEncoder(nn.Module):
         resolution: Height and width of the image.
 
     Attributes:
-        out_grid: Height and width of the grid that the inputs are the cells of, row by row.
+        out_grid: Height and width of the grid whose cells are the inputs, row by row.
 
     Example:
         >>> import torch
@@ -66,7 +67,7 @@ class ConvEncoder(nn.Module):
             )
         if not isinstance(strides, Sequence) or not strides:  # pyright: ignore
             raise ValueError(
-                f"ConvEncoder: strides is {strides!r}, expected one stride for each convolution, "
+                f"ConvEncoder: strides is {strides!r}, expected one stride per convolution, "
                 "such as (1, 2, 2, 1)."
             )
         for i, stride in enumerate(strides):
@@ -103,7 +104,7 @@ class ConvEncoder(nn.Module):
                 "encoder for its size."
             )
         batch = image.shape[:-3]
-        # A batch that already is one keeps its memory format.
+        # A flat batch keeps its memory format.
         flat = image if len(batch) == 1 else image.reshape(-1, *expected)
         grid = self.position(self.convolutions(flat))
         return self.head(grid.flatten(2).mT).reshape(*batch, -1, self.out_dim)

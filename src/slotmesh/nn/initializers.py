@@ -1,16 +1,16 @@
-"""Where slots start."""
+"""Initialisers of slots."""
 
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from slotmesh.nn._part import Part
-from slotmesh.ops.mesh import gaussian
+from slotmesh.nn.noise import gaussian
+from slotmesh.nn.part import Part
 
 
 class SlotInitializer(Part):
-    """Makes the first slots. ``learned`` says whether it has parameters."""
+    """Base of the initialisers of slots. ``learned`` says whether it has parameters."""
 
     learned: bool = False
 
@@ -34,7 +34,7 @@ class SlotInitializer(Part):
 
 
 class LearnedGaussian(SlotInitializer):
-    """Independent draws from one Gaussian whose mean and deviation are learned: the original.
+    """Independent draws from one Gaussian with learned mean and deviation: the original.
 
     Example:
         >>> from slotmesh.nn import LearnedGaussian
@@ -45,7 +45,7 @@ class LearnedGaussian(SlotInitializer):
     learned = True
 
     def build(self, n_slots: int, slot_dim: int) -> None:
-        """Mean and logarithm of the deviation, Xavier-uniform as in the authors' code."""
+        """Mean and log deviation, Xavier-uniform as in the authors' code."""
         self.mean = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, slot_dim)))
         self.log_std = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, slot_dim)))
 
@@ -82,7 +82,7 @@ class FixedGaussian(LearnedGaussian):
 
 
 class LearnedSlots(SlotInitializer):
-    """One learned vector a slot; no randomness. At most as many slots as it was built for.
+    """One learned vector per slot, without randomness, for at most as many slots as it has.
 
     Example:
         >>> from slotmesh.nn import LearnedSlots
@@ -103,15 +103,14 @@ class LearnedSlots(SlotInitializer):
         learned = self.slots.shape[-2]
         if n_slots > learned:
             raise ValueError(
-                f"LearnedSlots: {n_slots} slots were asked for, expected at most the "
-                f"{learned} that were learned. Build SlotAttention with more n_slots, or "
-                "use another initialiser."
+                f"LearnedSlots: n_slots is {n_slots}, expected at most the {learned} slots that "
+                "were learned. Build SlotAttention with more n_slots, or use another initialiser."
             )
         return _over(self.slots[..., :n_slots, :], batch).expand(*batch, -1, -1)
 
 
 class SharedSlot(SlotInitializer):
-    """One learned vector for all slots, which only a transport that breaks ties can tell apart.
+    """One learned vector for all slots, for transports that break ties.
 
     Example:
         >>> from slotmesh.nn import SharedSlot
@@ -143,7 +142,7 @@ def _over(value: Tensor, batch: tuple[int, ...]) -> Tensor:
         return value
     if batch[:lead] != value.shape[:lead]:
         raise ValueError(
-            f"slots for a batch of shape {tuple(batch)} were asked for, expected one that begins "
-            f"with {tuple(value.shape[:lead])}: as many modules are stacked here."
+            f"the batch has shape {tuple(batch)}, expected one that begins with "
+            f"{tuple(value.shape[:lead])}, the number of stacked modules."
         )
     return value[(slice(None),) * lead + (None,) * (len(batch) - lead)]

@@ -1,10 +1,10 @@
-"""Learned marginals: how much each element takes part in the transport."""
+"""Learned marginals: the mass of each element in the transport."""
 
 import torch
 from torch import Tensor, nn
 
-from slotmesh.ops._logit import logits, use_logits
-from slotmesh.ops._problem import compute_dtype
+from slotmesh.ops.logit import logits, use_logits
+from slotmesh.ops.problem import compute_dtype
 
 
 class MarginalHead(nn.Module):

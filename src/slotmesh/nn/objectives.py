@@ -6,13 +6,12 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from slotmesh.nn._part import Part
-from slotmesh.ops import Objective, SimilarityObjective
-from slotmesh.ops import _checks as checks
+from slotmesh.nn.part import Part
+from slotmesh.ops import Objective, SimilarityObjective, checks
 
 
 class MeshObjective(Part):
-    """Something that :class:`~slotmesh.nn.Mesh` can make small.
+    """An objective that :class:`~slotmesh.nn.Mesh` can minimise.
 
     ``trainable`` says whether its parameters learn, which needs ``Mesh(grad="unroll")``.
     """
@@ -33,7 +32,7 @@ class MeshObjective(Part):
     ) -> Objective:
         """The objective for these slots ``(..., m, slot_dim)``.
 
-        ``reference()`` computes the Sinkhorn plan ``(..., m, n)`` of the unchanged cost.
+        ``reference()`` computes the Sinkhorn plan ``(..., m, n)`` of the original cost.
         """
         raise TypeError(
             f"{type(self).__name__} has no objective(slots, reference, slot_mask): define one."
@@ -45,8 +44,8 @@ class LearnedObjective(MeshObjective):
 
     The objective is :math:`\sum_{ij} f(P_{ij})` with :math:`f` a scalar network of two layers and
     ReLUs. Its derivative is a step function of :math:`P_{ij}`: each hidden unit switches on or off
-    at its kink. MESH only ever sees that derivative, so the positions of the kinks get no gradient
-    from it; they are spread evenly over (0, 1) and follow the first layer's weights.
+    at its kink. MESH uses only that derivative, so the positions of the kinks get no gradient; they
+    are spread evenly over (0, 1) and follow the first layer's weights.
 
     Args:
         hidden_dim: Hidden units.
@@ -80,7 +79,7 @@ class LearnedObjective(MeshObjective):
     def objective(
         self, slots: Tensor, reference: Callable[[], Tensor], slot_mask: Tensor | None
     ) -> Objective:
-        """The network itself: it looks at the plan alone."""
+        """The network itself, which depends on the plan alone."""
         return self
 
     def forward(self, p: Tensor) -> Tensor:
@@ -131,7 +130,7 @@ class SlotSimilarity(MeshObjective):
         self.trainable = trainable
 
     def build(self, slot_dim: int) -> None:
-        """Make the network over pairs: its first layer acts on either slot by itself."""
+        """Make the network over pairs, whose first layer acts on each slot separately."""
         self.first = nn.Linear(slot_dim, self.hidden_dim, bias=False)
         self.second = nn.Linear(slot_dim, self.hidden_dim)
         # A bias on the score would cancel in the softmax.
@@ -148,7 +147,7 @@ class SlotSimilarity(MeshObjective):
         if slot_mask is None:
             return torch.softmax(score, -2)
         score = score.masked_fill(~slot_mask.unsqueeze(-1), torch.finfo(score.dtype).min)
-        # A column of a padded slot would add a penalty that nothing real can lower.
+        # A column of a padded slot would add a penalty that no real slot can lower.
         return torch.softmax(score, -2) * slot_mask.unsqueeze(-2)
 
     def objective(

@@ -1,11 +1,11 @@
-"""Where a feature is in its grid."""
+"""Position embedding for grids of features."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import checks
 
 
 class PositionEmbedding(nn.Module):
@@ -34,12 +34,12 @@ class PositionEmbedding(nn.Module):
         self.project = nn.Linear(4, dim)
         y, x = (torch.linspace(0.0, 1.0, size) for size in self.resolution)
         y, x = torch.meshgrid(y, x, indexing="ij")
-        # It follows from the resolution, so it is not saved.
+        # Determined by the resolution, so not saved.
         self.register_buffer("ramps", torch.stack((x, 1 - x, y, 1 - y), -1), persistent=False)
         self.ramps: Tensor
 
     def embedding(self) -> Tensor:
-        """What is added: ``(dim, H, W)``."""
+        """The embedding ``(dim, H, W)``."""
         return self.project(self.ramps).permute(2, 0, 1)
 
     def forward(self, grid: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class PositionEmbedding(nn.Module):
 
 
 def check_resolution(op: str, value: object) -> tuple[int, int]:
-    """Height and width as a tuple; JSON makes lists of tuples."""
+    """Height and width as a tuple; JSON turns tuples into lists."""
     sizes: list[object] = list(value) if isinstance(value, Sequence) else []  # pyright: ignore
     good = [s for s in sizes if isinstance(s, int) and not isinstance(s, bool) and s > 0]
     if len(sizes) != 2 or len(good) != 2:

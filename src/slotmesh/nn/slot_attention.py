@@ -1,4 +1,4 @@
-"""Slot attention, with the transport as an object."""
+"""Slot attention with an exchangeable transport."""
 
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -6,26 +6,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from slotmesh.nn._part import Part
-from slotmesh.nn._pretrained import Pretrained
 from slotmesh.nn.initializers import LearnedGaussian, SlotInitializer
-from slotmesh.nn.transports import Mesh, Scene, SlotTransport
-from slotmesh.ops import Transport
-from slotmesh.ops import _checks as checks
-from slotmesh.ops._typed import broadcasts_to
+from slotmesh.nn.part import Part
+from slotmesh.nn.pretrained import Pretrained
+from slotmesh.nn.transports import Mesh, SlotTransport, TransportContext
+from slotmesh.ops import Transport, checks
+from slotmesh.ops.checks import broadcasts_to
 
 
 class SlotAttentionOutput(NamedTuple):
-    """What :class:`SlotAttention` returns."""
+    """The result of :class:`SlotAttention`."""
 
     slots: Tensor
     """``(..., m, slot_dim)``."""
     attention: Tensor
-    """``(..., m, n)``: what multiplied the values in the last iteration."""
+    """``(..., m, n)``: the weights of the values in the last iteration."""
     transport: Transport
-    """The transport behind it, with costs, potentials and how far it converged."""
+    """The transport behind it: costs, potentials and convergence."""
     trace: Tensor | None
-    """``(..., n_iters, m, n)``: the attention of every iteration, if asked for; one more with
+    """``(..., n_iters, m, n)``: the attention of every iteration, or None; one more with
     ``extra_step``."""
 
 
@@ -42,7 +41,7 @@ class SlotAttention(
     Args:
         input_dim: Size of an input.
         slot_dim: Size of a slot; also of queries, keys and values.
-        n_slots: Number of slots, unless another is given with the call.
+        n_slots: Number of slots, unless the call gives another.
         transport: How slots take from inputs: :class:`~slotmesh.nn.Mesh` (the default),
             :class:`~slotmesh.nn.Softmax`, :class:`~slotmesh.nn.Sinkhorn` or
             :class:`~slotmesh.nn.EMD`.
@@ -53,12 +52,12 @@ class SlotAttention(
             :class:`~slotmesh.nn.FixedGaussian`, :class:`~slotmesh.nn.LearnedSlots` or
             :class:`~slotmesh.nn.SharedSlot`.
         implicit: Differentiate slots implicitly (Chang et al. 2022): gradients go through the
-            last iteration only, so memory does not grow with the iterations. Slots given with the
-            call get no gradient then; a learned initialiser gets it straight through.
+            last iteration only, so memory does not grow with the iterations. Slots passed to the
+            call then get no gradient; a learned initialiser gets it straight through.
         extra_step: With ``implicit``, take the differentiated iteration in addition to ``n_iters``
             instead of as the last of them.
-        raw_values: Make values of the inputs as they come, not normalised, so that slots can keep
-            their mean and norm. Keys and marginals see normalised inputs all the same.
+        raw_values: Compute values from the inputs without normalising them, so that slots can keep
+            their mean and norm. Keys and marginals still use normalised inputs.
 
     Example:
         >>> import torch
@@ -102,7 +101,7 @@ class SlotAttention(
         checks.check_instance("SlotAttention", "init", init, SlotInitializer, say)
         if extra_step and not implicit:
             raise ValueError(
-                "SlotAttention: extra_step came without implicit, expected both or neither. Pass "
+                "SlotAttention: got extra_step without implicit, expected both or neither. Pass "
                 "implicit=True, or raise n_iters by one."
             )
         self.n_slots = n_slots
@@ -110,7 +109,7 @@ class SlotAttention(
         self.implicit = implicit
         self.extra_step = extra_step
         self.raw_values = raw_values
-        # A saved model says what it is made of, also where that was the default.
+        # A saved model records its parts even if they are the defaults.
         config: Any = self._hub_mixin_config  # pyright: ignore
         config.update(transport=transport.to_config(), init=init.to_config(), mlp_dim=mlp_dim)
 
@@ -144,11 +143,11 @@ class SlotAttention(
 
         Args:
             inputs: ``(..., n, input_dim)``.
-            slots: ``(..., m, slot_dim)`` to start from, such as those of the frame before;
-                default what ``init`` makes.
+            slots: ``(..., m, slot_dim)`` to start from, such as those of the previous frame;
+                default: made by ``init``.
             n_slots: Number of slots in this call.
             input_mask: ``(..., n)``, True where an input is real.
-            slot_mask: ``(..., m)``, True where a slot is real; the others come out unchanged.
+            slot_mask: ``(..., m)``, True where a slot is real; the others are returned unchanged.
             generator: Source of the slots' randomness and of MESH's noise.
             trace: Also return the attention of every iteration.
 
@@ -158,7 +157,7 @@ class SlotAttention(
         start, m = self._start(inputs, slots, n_slots, input_mask, slot_mask, generator)
         x = self.norm_inputs(inputs)
         keys, values = self.to_key(x), self.to_value(inputs if self.raw_values else x)
-        scene = self.transport.begin(
+        context = self.transport.begin(
             x, m, slot_mask=slot_mask, input_mask=input_mask, generator=generator
         )
         z = start
@@ -171,7 +170,7 @@ class SlotAttention(
                 if slots is None and self.init.learned:
                     z = z + (start - start.detach())
             with torch.no_grad() if self.implicit and not last else nullcontext():
-                z, attention, transport = self._step(z, keys, values, scene)
+                z, attention, transport = self._step(z, keys, values, context)
             if trace:
                 attentions.append(attention)
         return SlotAttentionOutput(
@@ -182,18 +181,18 @@ class SlotAttention(
         )
 
     def _step(
-        self, slots: Tensor, keys: Tensor, values: Tensor, scene: Scene
+        self, slots: Tensor, keys: Tensor, values: Tensor, context: TransportContext
     ) -> tuple[Tensor, Tensor, Transport]:
         """One iteration: transport, recurrent update, residual MLP."""
         z = self.norm_slots(slots)
-        attention, transport = self.transport(self.to_query(z), keys, z, scene)
+        attention, transport = self.transport(self.to_query(z), keys, z, context)
         updates = (attention.to(values.dtype) @ values).to(slots.dtype)
         flat = self.gru(updates.flatten(0, -2), slots.flatten(0, -2))
-        # Autocast would leave slots in half precision, and the iterations add up its rounding.
+        # Autocast would leave slots in half precision, and its rounding would accumulate.
         new = flat.reshape(slots.shape).to(slots.dtype)
         new = new + self.mlp(new)
-        if scene.slot_mask is not None:
-            new = torch.where(scene.slot_mask.unsqueeze(-1), new, slots)
+        if context.slot_mask is not None:
+            new = torch.where(context.slot_mask.unsqueeze(-1), new, slots)
         return new, attention, transport
 
     def _start(
@@ -232,8 +231,8 @@ class SlotAttention(
                 )
             if n_slots is not None and n_slots != slots.shape[-2]:
                 raise ValueError(
-                    f"{name}: n_slots is {n_slots} but {slots.shape[-2]} slots came, expected the "
-                    "same number. Leave n_slots out when slots are given."
+                    f"{name}: n_slots is {n_slots} but got {slots.shape[-2]} slots, expected the "
+                    "same number. Leave n_slots out if you pass slots."
                 )
             _check_fits("slots", slots, self.to_query.weight)
             start, m = slots, slots.shape[-2]
@@ -243,7 +242,7 @@ class SlotAttention(
 
 
 def _check_fits(name: str, value: Tensor, weight: Tensor) -> None:
-    """Finite, on the module's device and of its dtype; autocast brings dtypes together itself."""
+    """Check device, dtype (unless autocast converts it) and finite values."""
     if value.device != weight.device:
         raise ValueError(
             f"SlotAttention: {name} are on {value.device}, expected {weight.device}, where the "
@@ -259,7 +258,7 @@ def _check_fits(name: str, value: Tensor, weight: Tensor) -> None:
 
 
 def _check_mask(name: str, mask: Tensor, elements: Tensor, *, of: str) -> None:
-    """Fits elements ``(..., k, d)``, with something real in each batch element."""
+    """Check that a mask fits elements ``(..., k, d)`` and leaves some in each batch element."""
     shape = tuple(elements.shape[:-1])
     checks.check_vector("SlotAttention", name, mask, shape[-1], elements, of=of, mask=True)
     if not broadcasts_to(tuple(mask.shape), shape):

@@ -1,7 +1,7 @@
-"""Several modules of one shape as one that computes all of them at once.
+"""Several modules of one shape as one module that computes all of them at once.
 
-Small networks leave a GPU idle. Stacked, R of them take the time of one: weights have a leading
-dimension of R, and so have inputs and outputs. Each computes what it would by itself.
+Small networks leave a GPU idle. Stacked, R of them take the time of one: weights, inputs and
+outputs have a leading dimension of R. Each computes what it would alone.
 """
 
 import copy
@@ -17,25 +17,24 @@ from slotmesh.nn.initializers import FixedGaussian, LearnedGaussian, LearnedSlot
 
 M = TypeVar("M", bound=nn.Module)
 
-# Modules with parameters of their own that know what to do with a leading dimension.
-_KNOWING = (LearnedGaussian, FixedGaussian, LearnedSlots, SharedSlot)
+# Modules with parameters of their own that support a leading dimension.
+_STACKABLE = (LearnedGaussian, FixedGaussian, LearnedSlots, SharedSlot)
 
 
 def stack(modules: Sequence[M]) -> M:
     """One module of the same class that computes all of them at once.
 
     Parameters and buffers are copies with a leading dimension, under the same names. Inputs and
-    outputs get it too: where each module takes ``(..., n, dim)`` this takes ``(R, ..., n, dim)``.
-    Randomness comes from a ``StackedGenerator`` (``slotmesh.ops._noise``) where each is to draw
-    what it would by itself.
+    outputs have it too: if each module takes ``(..., n, dim)``, this takes ``(R, ..., n, dim)``.
+    Pass a :class:`slotmesh.nn.noise.StackedGenerator` if each is to draw what it would alone.
 
     Args:
-        modules: R modules of one class, with the same settings, sizes, dtype and device, made of
-            ``Linear``, ``LayerNorm``, ``GRUCell``, the slot initialisers of :mod:`slotmesh.nn` and
-            modules without parameters of their own.
+        modules: R modules of one class, with the same settings, sizes, dtype and device, composed
+            of ``Linear``, ``LayerNorm``, ``GRUCell``, the slot initialisers of :mod:`slotmesh.nn`
+            and modules without parameters of their own.
 
     Raises:
-        ValueError: If they differ, or hold something else.
+        ValueError: If they differ, or contain other modules.
 
     Example:
         >>> import torch
@@ -52,32 +51,29 @@ def stack(modules: Sequence[M]) -> M:
         True
     """
     if not modules:
-        raise ValueError("stack: no modules came, expected at least one.")
+        raise ValueError("stack: got no modules, expected at least one.")
     for i, module in enumerate(modules):
         _check_alike(i, module, modules[0])
     return _join(list(modules))  # pyright: ignore[reportReturnType]
 
 
 def unstack(stacked: M, which: int) -> M:
-    """One of the modules of a stack, as it is now: an ordinary module with copies of its weights.
+    """One module of a stack, in its present state, with copies of its weights.
 
     Args:
         stacked: From :func:`stack`.
-        which: Its number, from 0.
+        which: Its index.
 
     Raises:
-        ValueError: If this is no stack, or has fewer modules.
+        ValueError: If this is not a stack, or has fewer modules.
     """
     sizes = [len(part) for part in stacked.modules() if isinstance(part, Stacked)]
     if not sizes:
         raise ValueError(
-            f"unstack: this {type(stacked).__name__} is not stacked, expected what stack() "
-            "returned."
+            f"unstack: this {type(stacked).__name__} is not stacked, expected the result of stack."
         )
     if not 0 <= which < sizes[0]:
-        raise ValueError(
-            f"unstack: module {which} was asked for, expected one of 0 to {sizes[0] - 1}."
-        )
+        raise ValueError(f"unstack: which is {which}, expected 0 to {sizes[0] - 1}.")
     return _part(stacked, which)  # pyright: ignore[reportReturnType]
 
 
@@ -91,7 +87,7 @@ class Stacked(nn.Module, ABC):
 
     @abstractmethod
     def one(self) -> nn.Module:
-        """An ordinary layer of these sizes, whose weights are still to come."""
+        """A single layer of these sizes, without weights yet."""
 
     def __len__(self) -> int:
         return len(next(self.parameters()))
@@ -117,7 +113,7 @@ class StackedLinear(Stacked):
         self.out_features: int = like.out_features
 
     def one(self) -> nn.Module:
-        """An ordinary layer of these sizes, whose weights are still to come."""
+        """A single layer of these sizes, without weights yet."""
         bias = self.bias is not None
         return nn.Linear(self.in_features, self.out_features, bias, device="meta")
 
@@ -140,7 +136,7 @@ class StackedLayerNorm(Stacked):
         self.eps: float = like.eps
 
     def one(self) -> nn.Module:
-        """An ordinary layer of these sizes, whose weights are still to come."""
+        """A single layer of these sizes, without weights yet."""
         sizes = list(self.sizes)
         return nn.LayerNorm(sizes, self.eps, bias=self.bias is not None, device="meta")
 
@@ -171,7 +167,7 @@ class StackedGRUCell(Stacked):
         self.hidden_size: int = like.hidden_size
 
     def one(self) -> nn.Module:
-        """An ordinary cell of these sizes, whose weights are still to come."""
+        """A single cell of these sizes, without weights yet."""
         bias = self.bias_ih is not None
         return nn.GRUCell(self.input_size, self.hidden_size, bias, device="meta")
 
@@ -204,14 +200,14 @@ _LAYERS: dict[type[nn.Module], Callable[[Any], Stacked]] = {
 
 
 def _join(modules: list[nn.Module]) -> nn.Module:
-    """The stack of modules that are alike."""
+    """Stack modules that are alike."""
     first = modules[0]
     layer = _LAYERS.get(type(first)) if _own(first) else None
-    if _own(first) and layer is None and type(first) not in _KNOWING:
-        known = ", ".join(kind.__name__ for kind in (*_LAYERS, *_KNOWING))
+    if _own(first) and layer is None and type(first) not in _STACKABLE:
+        known = ", ".join(kind.__name__ for kind in (*_LAYERS, *_STACKABLE))
         raise ValueError(
-            f"stack: a {type(first).__name__} has parameters or buffers, and it is not known how "
-            f"to compute several of it at once. Expected them in {known} only."
+            f"stack: a {type(first).__name__} has parameters or buffers, and several of it cannot "
+            f"be computed at once. Expected parameters and buffers in {known} only."
         )
     joined = copy.deepcopy(first) if layer is None else layer(first)
     joined.train(first.training)
@@ -248,7 +244,7 @@ def _put(module: nn.Module, name: str, value: Tensor, like: Tensor) -> None:
 
 
 def _check_alike(i: int, module: nn.Module, first: nn.Module) -> None:
-    """Raise a ValueError that says in what a module differs from the first."""
+    """Raise a ValueError that says how a module differs from the first."""
     ours: dict[str, nn.Module] = dict(first.named_modules())  # pyright: ignore
     theirs: dict[str, nn.Module] = dict(module.named_modules())  # pyright: ignore
     for name, part in ours.items():
@@ -256,16 +252,16 @@ def _check_alike(i: int, module: nn.Module, first: nn.Module) -> None:
         said = f"stack: {name} of module {i}" if name else f"stack: module {i}"
         if other is None or type(other) is not type(part):
             raise ValueError(f"{said} is a {type(other).__name__}, expected {type(part).__name__}.")
-        wanted, came = _described(part), _described(other)
-        for key in wanted | came:
-            if wanted.get(key) != came.get(key):
+        wanted, got = _described(part), _described(other)
+        for key in wanted | got:
+            if wanted.get(key) != got.get(key):
                 raise ValueError(
-                    f"{said} has {key} {came.get(key)}, expected {wanted.get(key)} as in the first."
+                    f"{said} has {key} {got.get(key)}, expected {wanted.get(key)} as in the first."
                 )
 
 
 def _described(module: nn.Module) -> dict[str, object]:
-    """What must be the same in modules that are stacked: settings and kinds of tensors."""
+    """What must be equal in stacked modules: settings, shapes, dtypes and devices."""
     plain = (bool, int, float, str, tuple, type(None))
     found: dict[str, object] = {k: v for k, v in vars(module).items() if isinstance(v, plain)}
     for name, value in _own(module).items():

@@ -1,31 +1,31 @@
-"""From the slots of one video frame to the first slots of the next."""
+"""Transitions from the slots of one video frame to the first slots of the next."""
 
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from slotmesh.nn._part import Part
-from slotmesh.ops import _checks as checks
-from slotmesh.ops._problem import compute_dtype
-from slotmesh.ops.mesh import gaussian
+from slotmesh.nn.noise import gaussian
+from slotmesh.nn.part import Part
+from slotmesh.ops import checks
+from slotmesh.ops.problem import compute_dtype
 
 
 class TransitionOutput(NamedTuple):
-    """First slots of the next frame, and what the transition adds to the loss."""
+    """First slots of the next frame, and the term that the transition adds to the loss."""
 
     slots: Tensor
     """``(..., m, slot_dim)``."""
     kl: Tensor
-    """``(...)``: divergence from the prior, summed over dimensions, averaged over slots; 0 where
+    """``(...)``: divergence from the prior, summed over dimensions, averaged over slots; 0 if
     nothing is learned."""
 
 
 class Transition(Part):
-    """Slots are passed on as they are: the paper's choice for all but two baselines.
+    """The identity: the paper's choice for all but two baselines.
 
-    :class:`~slotmesh.models.VideoObjectDiscovery` binds it. Subclass it for a transition of your
-    own: make parameters in ``build``, and return a :class:`TransitionOutput` from ``forward``.
+    :class:`~slotmesh.models.VideoObjectDiscovery` binds it. Subclass it for your own transition:
+    make parameters in ``build``, and return a :class:`TransitionOutput` from ``forward``.
 
     Example:
         >>> import torch
@@ -50,7 +50,7 @@ class Transition(Part):
 
 
 class FixedNoise(Transition):
-    """Adds Gaussian noise of a fixed deviation, which tells slots apart that became equal.
+    """Adds Gaussian noise of a fixed deviation, which separates slots that became equal.
 
     Args:
         std: Standard deviation.
@@ -69,16 +69,16 @@ class FixedNoise(Transition):
         self.std = std
 
     def forward(self, slots: Tensor, generator: torch.Generator | None = None) -> TransitionOutput:
-        """Noise in training and in evaluation: it is what breaks ties."""
+        """Add noise, in training and in evaluation: it breaks ties."""
         return TransitionOutput(slots + self.std * gaussian(slots, generator), _nothing(slots))
 
 
 class LearnedNoise(Transition):
     r"""Draws the next slots from a Gaussian that a network predicts from the last ones.
 
-    The network predicts a change of the mean and the logarithm of the variance, both in units of
-    the prior "the slot stays where it is, give or take ``prior_std``". The divergence from that
-    prior is the one between two full Gaussians, means included.
+    The network predicts a shift of the mean and the logarithm of the variance, both in units of
+    the prior, a Gaussian around the present slot with deviation ``prior_std``. The divergence from
+    that prior is the one between two full Gaussians, means included.
 
     Args:
         hidden_dim: Width of the hidden layer; default twice the size of a slot.
@@ -115,10 +115,10 @@ class LearnedNoise(Transition):
         """A draw from the predicted Gaussian, in training and in evaluation."""
         if not self.bound:
             raise ValueError(
-                "LearnedNoise: it has no network yet, expected to be part of a module. Give it to "
+                "LearnedNoise: it has no network yet, expected to be part of a module. Pass it to "
                 "VideoObjectDiscovery(transition=...), or call bind(slot_dim=...) first."
             )
-        # The network speaks in units of the prior, so that its zero is the prior itself.
+        # In units of the prior, so that predicting zero means the prior itself.
         predicted = self.predict(slots).to(compute_dtype(slots))
         shift, log_variance = predicted.chunk(2, -1)
         kl = 0.5 * (log_variance.exp() + shift.square() - 1.0 - log_variance)
@@ -128,5 +128,5 @@ class LearnedNoise(Transition):
 
 
 def _nothing(slots: Tensor) -> Tensor:
-    """A divergence of 0 for each batch element."""
+    """A divergence of 0 per batch element."""
     return slots.new_zeros(slots.shape[:-2], dtype=compute_dtype(slots))

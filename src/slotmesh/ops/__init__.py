@@ -1,12 +1,13 @@
 """Transport operations: tensors in, tensors out."""
 
 from slotmesh.ops._backends import Backends, BackendStatus, backends
-from slotmesh.ops._checks import ValueChecks, set_value_checks
 from slotmesh.ops.assignment import assign
+from slotmesh.ops.checks import ValueChecks, set_value_checks
 from slotmesh.ops.cost import CostKind, pairwise_cost
 from slotmesh.ops.emd import emd
 from slotmesh.ops.entropy import entropy
-from slotmesh.ops.mesh import EntropyObjective, Objective, SimilarityObjective, mesh
+from slotmesh.ops.mesh import mesh
+from slotmesh.ops.objectives import EntropyObjective, Objective, SimilarityObjective
 from slotmesh.ops.sinkhorn import sinkhorn
 from slotmesh.ops.transport import Transport
 

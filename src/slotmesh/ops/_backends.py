@@ -1,4 +1,4 @@
-"""Which backends of sinkhorn and mesh there are, and what "auto" takes."""
+"""Which backends of sinkhorn and mesh are available, and which one "auto" uses."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -15,17 +15,18 @@ class BackendStatus:
     """One way to compute sinkhorn and mesh on this machine."""
 
     name: str
-    """As the argument ``backend`` takes it."""
+    """The value of the argument ``backend``."""
     available: bool
     """Whether it can be used."""
     reason: str | None = None
-    """Why it cannot be used; or why its library is from no better place."""
+    """Why it cannot be used, or why its library had to be compiled."""
     library: str | None = None
-    """Where the C of ``"cpu"`` is from: ``"shipped"`` with the package, ``"cached"``, compiled on
-    this machine, or ``"temporary"``, compiled for this process; None where there is none."""
+    """Where the C library of ``"cpu"`` is from: ``"shipped"`` with the package, ``"cached"``,
+    compiled on this machine, or ``"temporary"``, compiled for this process; None if there is none.
+    """
     instructions: str | None = None
-    """Which it uses: ``"avx512"``, ``"avx2"``, or ``"baseline"``, those that all processors of this
-    kind have."""
+    """Its instruction set: ``"avx512"``, ``"avx2"``, or ``"baseline"``, which every processor of
+    this kind has."""
 
     def __str__(self) -> str:
         parts = (self.library and f"{self.library}, {self.instructions}", self.reason)
@@ -35,27 +36,27 @@ class BackendStatus:
 
 @dataclass(frozen=True, repr=False)
 class Backends:
-    """What :func:`backends` found; it prints as a table."""
+    """The result of :func:`backends`; it prints as a table."""
 
     torch: BackendStatus
     triton: BackendStatus
     cpu: BackendStatus
     auto: Mapping[str, str]
-    """What ``backend="auto"`` takes for float32 on each type of device, where the options of the
-    call allow it: ``auto["cpu"]`` is ``"cpu"`` or ``"torch"``, ``auto["cuda"]`` is ``"triton"`` or
+    """What ``backend="auto"`` uses for float32 on each type of device, if the options of the call
+    allow it: ``auto["cpu"]`` is ``"cpu"`` or ``"torch"``, ``auto["cuda"]`` is ``"triton"`` or
     ``"torch"``."""
 
     def __repr__(self) -> str:
         chosen = ", ".join(f"{name} for tensors on {device}" for device, name in self.auto.items())
-        lines = (self.torch, self.triton, self.cpu, f"auto    takes {chosen}")
+        lines = (self.torch, self.triton, self.cpu, f"auto    uses {chosen}")
         return "\n".join(map(str, lines))
 
 
 def backends() -> Backends:
-    """Which backends of :func:`slotmesh.sinkhorn` and :func:`slotmesh.mesh` work here, and why not.
+    """Which backends of :func:`slotmesh.sinkhorn` and :func:`slotmesh.mesh` work here, or why not.
 
-    The first call in a process looks for the C library, and builds it where it has to be built, as
-    the first :func:`~slotmesh.mesh` on a CPU would.
+    The first call in a process looks for the C library and compiles it if necessary, as the first
+    :func:`~slotmesh.mesh` on a CPU would.
 
     Example:
         >>> from slotmesh.ops import backends
@@ -72,7 +73,7 @@ def backends() -> Backends:
 
 
 def _triton() -> BackendStatus:
-    """Without importing it."""
+    """Whether Triton works, without importing it."""
     if importlib.util.find_spec("triton") is None:
         return BackendStatus("triton", False, "triton is not installed (pip install triton)")
     if not torch.cuda.is_available():

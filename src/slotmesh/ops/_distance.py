@@ -1,6 +1,6 @@
-"""Euclidean distances as one operator of torch, on top of a kernel; torch's own is slow on a GPU.
+"""Euclidean distances as an operator of torch on top of a kernel.
 
-``torch.cdist`` starts a block of threads for every pair, which takes longer than MESH itself.
+``torch.cdist`` starts a block of threads for every pair, which on a GPU takes longer than MESH.
 """
 
 import math
@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops._fused import cannot_run
-from slotmesh.ops._typed import broadcast_shapes, custom_op
+from slotmesh.ops._private import custom_op
+from slotmesh.ops.checks import broadcast_shapes
 
-# Of a vector: blocks of longer ones would not fit into the shared memory of every GPU.
+# Per vector: blocks of longer ones would not fit into the shared memory of every GPU.
 MOST_FEATURES = 256
 
 
 def use_distance(queries: Tensor, keys: Tensor) -> bool:
-    """Whether the kernel is to run: on a GPU, in single precision or less."""
+    """Whether the kernel runs: on a GPU, in single precision or less."""
     fits = queries.is_cuda and 0 < queries.shape[-1] <= MOST_FEATURES
     return fits and cannot_run("queries", queries) is None and cannot_run("keys", keys) is None
 
@@ -33,7 +34,7 @@ def distances(queries: Tensor, keys: Tensor, squared: bool) -> Tensor:
 
 @custom_op("slotmesh::distance", mutates_args=())
 def distance_op(queries: Tensor, keys: Tensor, squared: bool) -> Tensor:
-    """Float32 (B, m, n) of (B, m, d) and (B, n, d)."""
+    """(B, m, d) and (B, n, d) to float32 (B, m, n)."""
     from slotmesh.ops._triton import distance
 
     cost = _cost(queries, keys)
@@ -51,15 +52,15 @@ def _(queries: Tensor, keys: Tensor, squared: bool) -> Tensor:
 def distance_backward(
     queries: Tensor, keys: Tensor, cost: Tensor, grad: Tensor, squared: bool
 ) -> tuple[Tensor, Tensor]:
-    """Gradients by queries and keys, in their dtypes."""
+    """Gradients of queries and keys, in their dtypes."""
     if cost.numel() == 0:
         return torch.zeros_like(queries), torch.zeros_like(keys)
     from slotmesh.ops._triton import distance
 
     q, k = queries.contiguous(), keys.contiguous()
-    by_queries, by_keys = torch.empty_like(q), torch.empty_like(k)
-    distance.backward(q, k, cost, grad.contiguous(), by_queries, by_keys, squared)
-    return by_queries, by_keys
+    grad_queries, grad_keys = torch.empty_like(q), torch.empty_like(k)
+    distance.backward(q, k, cost, grad.contiguous(), grad_queries, grad_keys, squared)
+    return grad_queries, grad_keys
 
 
 @distance_backward.register_fake

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slotmesh.ops import _checks as checks
-from slotmesh.ops._kernels import use_solver
-from slotmesh.ops._problem import check_problem, problem
-from slotmesh.ops._typed import custom_op
+from slotmesh.ops import checks
+from slotmesh.ops._fused import use_solver
+from slotmesh.ops._private import custom_op, register_vmap
+from slotmesh.ops.problem import Given, check_problem, problem
 
 AssignBackend = Literal["auto", "scipy", "triton"]
 
@@ -18,7 +18,7 @@ AssignBackend = Literal["auto", "scipy", "triton"]
 MOST = (16, 16)
 
 
-@torch.library.custom_op("slotmesh::assign", mutates_args=())
+@custom_op("slotmesh::assign", mutates_args=())
 def assign_batch(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) -> Tensor:
     """(batch, m, n), (batch, m), (batch, n) to the input of each slot (batch, m), -1 for none."""
     from scipy.optimize import linear_sum_assignment  # pyright: ignore
@@ -35,14 +35,14 @@ def assign_batch(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) ->
     return torch.as_tensor(partner, dtype=torch.int64, device=cost.device)
 
 
-@assign_batch.register_fake  # pyright: ignore
+@assign_batch.register_fake
 def _(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) -> Tensor:
     return torch.empty(cost.shape[:2], dtype=torch.int64, device=cost.device)
 
 
 @custom_op("slotmesh::assign_small", mutates_args=())
 def assign_small(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) -> Tensor:
-    """As ``assign_batch``, by one kernel; an element whose costs are not finite gets -1 only."""
+    """The same by one kernel; a batch element with a cost that is not finite gets -1 only."""
     from slotmesh.ops._triton import solve
 
     partner = torch.empty(cost.shape[:2], dtype=torch.int64, device=cost.device)
@@ -73,7 +73,7 @@ def _vmap(
 
 
 for _solver in (assign_batch, assign_small):
-    torch.library.register_vmap(_solver, partial(_vmap, _solver))  # pyright: ignore
+    register_vmap(_solver, partial(_vmap, _solver))
 
 
 def assign(
@@ -84,22 +84,22 @@ def assign(
     maximize: bool = False,
     backend: AssignBackend = "auto",
 ) -> Tensor:
-    """Match slots with inputs one to one so that the total cost is least.
+    """Match slots with inputs one to one at minimal total cost.
 
     Args:
         cost: ``(..., m, n)``, rows are slots, columns are inputs.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
-        maximize: Make the total as large as possible instead.
+        maximize: Maximise the total instead.
         backend: ``"scipy"`` (any size, on the CPU: this waits for a GPU), ``"triton"`` (one kernel
-            on a CUDA device for at most 16 x 16, which waits for nothing), or ``"auto"``, the
-            kernel on a CUDA device where the sizes fit, else SciPy. Both compute in float64; of
-            equally good matchings they may choose different ones.
+            on a CUDA device for at most 16 x 16, which does not wait), or ``"auto"``, the kernel
+            for CUDA tensors of these sizes, else SciPy. Both compute in float64; of equally good
+            matchings they may choose different ones.
 
     Returns:
         ``(..., m)`` int64, the input of each slot; -1 for padded slots, and for slots left over
-        where there are more slots than inputs. The kernel also gives it, on a GPU, to
-        all slots of a batch element with a cost that is not finite; SciPy raises ValueError.
+        if there are more slots than inputs. If a cost is not finite, the kernel on a GPU returns -1
+        for all slots of its batch element; SciPy raises ValueError.
 
     Example:
         >>> import torch
@@ -109,12 +109,10 @@ def assign(
     """
     checks.check_instance("assign", "maximize", maximize, bool, "True or False")
     checks.check_choice("assign", "backend", backend, ("auto", "scipy", "triton"))
-    if checks.can_read_values(cost, slot_mask, input_mask):
-        problem("assign", cost, None, None, slot_mask, input_mask)  # for its errors
-    batch, (m, n) = (
-        check_problem("assign", cost, None, None, slot_mask, input_mask),
-        cost.shape[-2:],
-    )
+    given = Given("assign", cost, None, None, slot_mask, input_mask)
+    batch, (m, n) = check_problem(given), cost.shape[-2:]
+    if checks.can_read_values(*given.tensors()):
+        problem(given)  # for its errors
     solver = assign_small if use_solver("assign", backend, cost, MOST, "scipy") else assign_batch
     partner = solver(
         cost.detach().expand(*batch, m, n).reshape(-1, m, n),
@@ -126,7 +124,7 @@ def assign(
 
 
 def _flat_mask(mask: Tensor | None, batch: tuple[int, ...], size: int, cost: Tensor) -> Tensor:
-    """(*batch, size) to (B, size), all True where there is none."""
+    """(*batch, size) to (B, size), all True if there is none."""
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=cost.device)
     return mask.expand(*batch, size).reshape(-1, size)

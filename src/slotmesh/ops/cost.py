@@ -6,11 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import checks
 from slotmesh.ops._distance import distances, use_distance
-from slotmesh.ops._precision import full_precision
-from slotmesh.ops._problem import compute_dtype
-from slotmesh.ops._typed import broadcast_shapes
+from slotmesh.ops.problem import compute_dtype, full_precision
 
 CostKind = Literal["l2", "sqeuclidean", "cosine", "dot"]
 COST_KINDS: tuple[CostKind, ...] = ("l2", "sqeuclidean", "cosine", "dot")
@@ -45,7 +43,7 @@ def pairwise_cost(queries: Tensor, keys: Tensor, kind: CostKind = "l2") -> Tenso
             "the same number. Project one of them to the size of the other."
         )
     try:
-        broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
+        checks.broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
     except RuntimeError:
         raise ValueError(
             f"pairwise_cost: queries of shape {tuple(queries.shape)} and keys of shape "
@@ -61,7 +59,7 @@ def pairwise_cost(queries: Tensor, keys: Tensor, kind: CostKind = "l2") -> Tenso
 
 
 def exact_cost(queries: Tensor, keys: Tensor, kind: CostKind) -> Tensor:
-    """The same of checked arguments, in float32 at least."""
+    """The same for checked arguments, in float32 at least."""
     dtype = torch.promote_types(compute_dtype(queries), compute_dtype(keys))
     if kind in ("l2", "sqeuclidean") and use_distance(queries, keys):
         return distances(queries, keys, kind == "sqeuclidean")
@@ -73,6 +71,6 @@ def exact_cost(queries: Tensor, keys: Tensor, kind: CostKind) -> Tensor:
             return -(q @ k.mT)
         if kind == "cosine":
             return 1.0 - F.normalize(q, dim=-1, eps=1e-6) @ F.normalize(k, dim=-1, eps=1e-6).mT
-        # Differences, not the expanded square: exact for vectors that are nearly equal.
+        # From differences, not the expanded square: exact for vectors that are nearly equal.
         cost = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
         return cost.square() if kind == "sqeuclidean" else cost

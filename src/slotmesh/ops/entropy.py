@@ -1,26 +1,26 @@
-"""How undecided a transport plan is."""
+"""Entropy of transport plans."""
 
 import torch
 from torch import Tensor
 
-from slotmesh.ops import _checks as checks
-from slotmesh.ops._problem import compute_dtype
+from slotmesh.ops import checks
+from slotmesh.ops.problem import compute_dtype
 
 
 def entropy(plan: Tensor, *, normalized: bool = False) -> Tensor:
     r"""Entropy of a transport plan, :math:`H(P) = -\sum_{ij} P_{ij} \log P_{ij}`.
 
     Args:
-        plan: Masses ``(..., m, n)`` of at least 0; zeros (padding) add nothing.
-        normalized: Return a share between 0 and 1 instead, which depends neither on the size nor
+        plan: Masses ``(..., m, n)`` of at least 0; zeros (padding) contribute nothing.
+        normalized: Return a number between 0 and 1 instead, which depends neither on the size nor
             on the mass of the plan. 1: slots and inputs are independent, nothing is decided.
-            0: each input goes wholly to one slot, or each slot takes from one input only.
+            0: each input goes entirely to one slot, or each slot takes from one input only.
             It is :math:`1 - I / \min(H(a), H(b))`, with :math:`I` the mutual information of the
             plan scaled to mass 1 and :math:`a`, :math:`b` its row and column sums. For a square
             plan whose rows and columns sum to 1 this is the paper's :math:`H(P) / (m \log m)`.
 
     Returns:
-        ``(...)``, one number a plan.
+        ``(...)``, one number per plan.
 
     Example:
         >>> import torch
@@ -45,7 +45,7 @@ def entropy(plan: Tensor, *, normalized: bool = False) -> Tensor:
     p = p / p.sum((-2, -1), keepdim=True).clamp(min=torch.finfo(p.dtype).tiny)
     rows, columns = _entr(p.sum(-1)).sum(-1), _entr(p.sum(-2)).sum(-1)
     most, least = torch.minimum(rows, columns), torch.maximum(rows, columns)
-    # A marginal with all mass in one place has an entropy of 0 up to the rounding of its sum.
+    # A marginal with all mass in one place has entropy 0 up to the rounding of its sum.
     rounding = 64 * torch.finfo(p.dtype).eps
     undecided = (_entr(p).sum((-2, -1)) - least) / most.clamp(min=rounding)
     return torch.where(most > rounding, undecided.clamp(0.0, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""What every transport operation returns."""
+"""The result of every transport operation."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from slotmesh.ops.entropy import entropy as plan_entropy
 
 
 class Transport(NamedTuple):
-    r"""A transport plan and how it came about.
+    r"""A transport plan, its potentials and how far it converged.
 
     Rows are slots, columns are inputs. For :func:`~slotmesh.sinkhorn` and :func:`~slotmesh.mesh`
     the potentials are logarithmic scalings, ``plan = exp(u[:, None] + v - cost / temperature)``;
@@ -26,13 +26,13 @@ class Transport(NamedTuple):
     v: Tensor
     """``(..., n)``: potentials of the inputs."""
     cost: Tensor
-    """``(..., m, n)``: the cost that the plan belongs to; for MESH the changed one."""
+    """``(..., m, n)``: the cost that the plan belongs to; for MESH the adjusted one."""
     marginal_error: Tensor
-    """``(...)``: share of the mass that is in the wrong place, both marginals together."""
+    """``(...)``: share of the mass in the wrong place, for both marginals together."""
     n_iters: Tensor
-    """``(...)``: iterations of the (last) Sinkhorn that each batch element took; 0 for EMD."""
+    """``(...)``: iterations of the (last) Sinkhorn for each batch element; 0 for EMD."""
     converged: Tensor
-    """``(...)``: whether ``marginal_error`` is within the tolerance (1e-3 where none was given);
+    """``(...)``: whether ``marginal_error`` is within the tolerance (1e-3 if none was given);
     for EMD, whether the solver proved the plan optimal."""
 
     def entropy(self, *, normalized: bool = False) -> Tensor:

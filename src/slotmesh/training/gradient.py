@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slotmesh.ops._drawn import Drawing, Drawn
+from slotmesh.nn.noise import Drawing, Drawn
 from slotmesh.training.captured import Captured
 from slotmesh.training.settings import Settings
 from slotmesh.training.tasks.experiment import Experiment, mix

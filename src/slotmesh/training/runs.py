@@ -23,7 +23,7 @@ from torch import nn
 
 from slotmesh.environment import command_line, environment
 from slotmesh.files import parts, write_whole
-from slotmesh.nn._sealed import check_seal
+from slotmesh.nn.sealed import check_seal
 from slotmesh.training.checkpoint import DamagedError, load_checkpoint
 from slotmesh.training.lock import NAME as LOCK
 from slotmesh.training.reading import parse_json, read_json

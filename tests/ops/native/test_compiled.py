@@ -174,7 +174,9 @@ def test_plain_torch_without_c(why, tmp_path):
     )
     *errors, last = done.stdout.splitlines()
     for op, line in zip(("mesh", "sinkhorn"), errors, strict=True):
-        assert line.startswith(f"{op}: backend is 'cpu', which does not work here: its C is not")
+        assert line.startswith(
+            f"{op}: backend is 'cpu', which does not work here: the C backend is unavailable"
+        )
         assert reason in line
     assert reason in last
     assert done.stderr.count("UserWarning") == warned

@@ -1,9 +1,17 @@
 """The four transports of the paper: SA, SA-SH, SA-EMD and SA-MESH."""
 
-from slotmesh.nn.transports.base import OptimalTransport, Scene, SlotTransport
+from slotmesh.nn.transports.base import OptimalTransport, SlotTransport, TransportContext
 from slotmesh.nn.transports.emd import EMD
 from slotmesh.nn.transports.mesh import Mesh
 from slotmesh.nn.transports.sinkhorn import Sinkhorn
 from slotmesh.nn.transports.softmax import Softmax
 
-__all__ = ["EMD", "Mesh", "OptimalTransport", "Scene", "Sinkhorn", "SlotTransport", "Softmax"]
+__all__ = [
+    "EMD",
+    "Mesh",
+    "OptimalTransport",
+    "Sinkhorn",
+    "SlotTransport",
+    "Softmax",
+    "TransportContext",
+]

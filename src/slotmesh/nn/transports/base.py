@@ -1,21 +1,20 @@
-"""What all transports have in common."""
+"""Base classes of the transports."""
 
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from slotmesh.nn._part import Part
 from slotmesh.nn.marginals import MarginalHead
-from slotmesh.ops import Transport
-from slotmesh.ops import _checks as checks
+from slotmesh.nn.part import Part
+from slotmesh.ops import Transport, checks, sinkhorn
 from slotmesh.ops.cost import COST_KINDS, CostKind, exact_cost
 
 MarginalKind = Literal["learned", "uniform"]
 
 
-class Scene(NamedTuple):
-    """What stays the same over the iterations of slot attention."""
+class TransportContext(NamedTuple):
+    """What is constant over the iterations of slot attention."""
 
     b: Tensor | None = None  # (..., n), mass of each input
     noise: Tensor | None = None  # (..., m, n), drawn once, so that ties break the same way
@@ -24,10 +23,10 @@ class Scene(NamedTuple):
 
 
 class SlotTransport(Part):
-    """How slots take from inputs; base of ``Softmax``, ``Sinkhorn``, ``EMD`` and ``Mesh``.
+    """Attention of slots to inputs; base of ``Softmax``, ``Sinkhorn``, ``EMD`` and ``Mesh``.
 
-    :class:`~slotmesh.nn.SlotAttention` binds it, calls :meth:`begin` once a forward pass and then
-    the transport itself once an iteration. Subclass it for a transport of your own.
+    :class:`~slotmesh.nn.SlotAttention` binds it, calls :meth:`begin` once per forward pass and then
+    the transport itself once per iteration. Subclass it for your own transport.
     """
 
     def bind(self, *, input_dim: int, slot_dim: int, hidden_dim: int) -> Self:
@@ -47,12 +46,12 @@ class SlotTransport(Part):
         slot_mask: Tensor | None = None,
         input_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> Scene:
-        """Look at the normalised inputs ``(..., n, input_dim)`` once for all iterations."""
-        return Scene(slot_mask=slot_mask, input_mask=input_mask)
+    ) -> TransportContext:
+        """Prepare all iterations, given the normalised inputs ``(..., n, input_dim)``."""
+        return TransportContext(slot_mask=slot_mask, input_mask=input_mask)
 
     def forward(
-        self, queries: Tensor, keys: Tensor, slots: Tensor, scene: Scene
+        self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
         """One transport.
 
@@ -60,19 +59,19 @@ class SlotTransport(Part):
             queries: Projected slots ``(..., m, d)``.
             keys: Projected inputs ``(..., n, d)``.
             slots: Normalised slots ``(..., m, slot_dim)``.
-            scene: What :meth:`begin` returned.
+            context: The result of :meth:`begin`.
 
         Returns:
             The attention ``(..., m, n)`` that multiplies the values, and the transport behind it.
         """
         raise TypeError(
-            f"{type(self).__name__} has no forward(queries, keys, slots, scene): define one that "
+            f"{type(self).__name__} has no forward(queries, keys, slots, context): define one that "
             "returns the attention and its Transport."
         )
 
 
 class OptimalTransport(SlotTransport):
-    """A transport with a pairwise cost and marginals of its own; base of the paper's variants."""
+    """A transport with a pairwise cost and marginals; base of the paper's variants."""
 
     def __init__(
         self,
@@ -114,32 +113,46 @@ class OptimalTransport(SlotTransport):
         slot_mask: Tensor | None = None,
         input_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> Scene:
-        """The inputs' marginal, which does not change over the iterations."""
+    ) -> TransportContext:
+        """Compute the inputs' marginal, which all iterations share."""
         b = None
         if self.marginals == "learned":
             b = self.input_marginal(inputs, self._total(n_slots, slot_mask, inputs), input_mask)
-        return Scene(b, None, slot_mask, input_mask)
+        return TransportContext(b, None, slot_mask, input_mask)
 
     def pose(
-        self, queries: Tensor, keys: Tensor, slots: Tensor, scene: Scene
+        self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Tensor | None]:
         """Cost ``(..., m, n)`` and slot marginal ``(..., m)`` of this iteration."""
-        # In float32 also under autocast: rounded distances would make ties of near ones.
+        # In float32 even under autocast: rounding would turn similar distances into ties.
         cost = exact_cost(queries, keys, self.cost).to(slots.dtype)
         if self.cost_scale != 1.0:
             cost = self.cost_scale * cost
-        total = self._total(slots.shape[-2], scene.slot_mask, slots)
+        total = self._total(slots.shape[-2], context.slot_mask, slots)
         if self.marginals == "learned":
-            return cost, self.slot_marginal(slots, total, scene.slot_mask)
+            return cost, self.slot_marginal(slots, total, context.slot_mask)
         if self.mass is None:
             return cost, None
         m = slots.shape[-2]
-        real = cost.new_ones(m) if scene.slot_mask is None else scene.slot_mask.to(cost.dtype)
+        real = cost.new_ones(m) if context.slot_mask is None else context.slot_mask.to(cost.dtype)
         return cost, total * real / real.sum(-1, keepdim=True)
 
+    def sinkhorn(
+        self, cost: Tensor, a: Tensor | None, context: TransportContext, **options: Any
+    ) -> Transport:
+        """Call :func:`slotmesh.sinkhorn` with the settings of this transport, or ``options``."""
+        options = {"n_iters": self.n_iters, "temperature": self.temperature} | options
+        return sinkhorn(
+            cost,
+            a,
+            context.b,
+            slot_mask=context.slot_mask,
+            input_mask=context.input_mask,
+            **options,
+        )
+
     def _total(self, n_slots: int, slot_mask: Tensor | None, like: Tensor) -> float | Tensor:
-        """All mass: the given one, or one unit a real slot."""
+        """Total mass: the given one, or one unit per real slot."""
         if self.mass is not None:
             return self.mass
         if slot_mask is None:

@@ -5,33 +5,32 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from slotmesh.nn.transports.base import MarginalKind, OptimalTransport, Scene
-from slotmesh.ops import CostKind, Transport, emd, sinkhorn
-from slotmesh.ops import _checks as checks
+from slotmesh.nn.transports.base import MarginalKind, OptimalTransport, TransportContext
+from slotmesh.ops import CostKind, Transport, checks, emd
 
 Combine = Literal["sum", "mean", "straight_through", "detached"]
 
-# Temperatures on the way down to a plan that stands in for the exact one, iterations at each.
+# Stages of cooling to a plan that approximates the exact one, and iterations in each.
 _COOLING = (10, 20)
 
 
 class EMD(OptimalTransport):
-    """SA-EMD: exact transport, which breaks ties, made learnable by a Sinkhorn plan beside it.
+    """SA-EMD: exact transport, which breaks ties, plus a Sinkhorn plan that carries the gradient.
 
     Args:
         combine: ``"sum"``, the paper's ``emd(C) + sinkhorn(C)``: twice the mass, gradients through
-            the Sinkhorn plan. ``"mean"``: half of it, so that mass is kept. ``"straight_through"``:
+            the Sinkhorn plan. ``"mean"``: half of it, which preserves mass. ``"straight_through"``:
             the exact plan alone, with the gradient of the Sinkhorn plan. ``"detached"``: the sum
-            without its gradient, so that nothing learns where to look.
-        approximate: Temperature of a Sinkhorn plan that takes the place of the exact one, to see
-            what exactness is worth: the other plan, cooled down in 10 stages of 20 iterations.
-            None for the exact plan.
+            without gradient, so that the attention is not learned.
+        approximate: Temperature of a Sinkhorn plan that replaces the exact one, to measure the
+            value of exactness: the other plan, cooled down in 10 stages of 20 iterations. None for
+            the exact plan.
         cost: As for :class:`Sinkhorn`, like the rest.
         cost_scale: Factor of the cost.
         n_iters: Sinkhorn iterations of the plan that gives the gradient.
         temperature: Of that plan.
         marginals: ``"learned"`` or ``"uniform"``, shared by both plans.
-        mass: Total mass; default one unit a slot.
+        mass: Total mass; default one unit per slot.
 
     Example:
         >>> import torch
@@ -70,23 +69,17 @@ class EMD(OptimalTransport):
         self.approximate = approximate
 
     def forward(
-        self, queries: Tensor, keys: Tensor, slots: Tensor, scene: Scene
+        self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
-        """One exact transport and one Sinkhorn; the transport returned is the exact one."""
-        cost, a = self.pose(queries, keys, slots, scene)
-        soft = sinkhorn(
-            cost,
-            a,
-            scene.b,
-            n_iters=self.n_iters,
-            temperature=self.temperature,
-            slot_mask=scene.slot_mask,
-            input_mask=scene.input_mask,
-        )
+        """One exact transport and one Sinkhorn; returns the exact transport."""
+        cost, a = self.pose(queries, keys, slots, context)
+        soft = self.sinkhorn(cost, a, context)
         if self.approximate is None:
-            hard = emd(cost, a, scene.b, slot_mask=scene.slot_mask, input_mask=scene.input_mask)
+            hard = emd(
+                cost, a, context.b, slot_mask=context.slot_mask, input_mask=context.input_mask
+            )
         else:
-            hard = self._cooled(cost, a, scene, soft, self.approximate)
+            hard = self._cooled(cost, a, context, soft, self.approximate)
         if self.combine == "straight_through":
             return soft.plan + (hard.plan - soft.plan).detach(), hard
         both = hard.plan + soft.plan
@@ -96,21 +89,15 @@ class EMD(OptimalTransport):
 
     @torch.no_grad()
     def _cooled(
-        self, cost: Tensor, a: Tensor | None, scene: Scene, plan: Transport, end: float
+        self, cost: Tensor, a: Tensor | None, context: TransportContext, plan: Transport, end: float
     ) -> Transport:
-        """A plan of low temperature; from zero potentials it would take thousands of iterations."""
+        """A plan of low temperature, which from zero potentials takes thousands of iterations."""
         stages, n_iters = _COOLING
         ratio = (end / self.temperature) ** (1 / stages)
         for i in range(stages):
-            plan = sinkhorn(
-                cost,
-                a,
-                scene.b,
-                n_iters=n_iters,
-                temperature=self.temperature * ratio ** (i + 1),
-                # Potentials are in units of the temperature.
-                init=(plan.u / ratio, plan.v),
-                slot_mask=scene.slot_mask,
-                input_mask=scene.input_mask,
+            # Potentials are in units of the temperature.
+            start, temperature = (plan.u / ratio, plan.v), self.temperature * ratio ** (i + 1)
+            plan = self.sinkhorn(
+                cost, a, context, n_iters=n_iters, temperature=temperature, init=start
             )
         return plan

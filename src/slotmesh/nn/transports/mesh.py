@@ -1,14 +1,14 @@
-"""SA-MESH: slot attention by Sinkhorn on costs changed to have low entropy."""
+"""SA-MESH: slot attention by Sinkhorn on costs adjusted for low entropy."""
 
 import torch
 from torch import Tensor
 
+from slotmesh.nn.noise import gaussian
 from slotmesh.nn.objectives import MeshObjective
-from slotmesh.nn.transports.base import MarginalKind, OptimalTransport, Scene
-from slotmesh.ops import CostKind, Transport, mesh, sinkhorn
-from slotmesh.ops import _checks as checks
-from slotmesh.ops._problem import compute_dtype
-from slotmesh.ops.mesh import MeshGrad, PotentialsMode, gaussian
+from slotmesh.nn.transports.base import MarginalKind, OptimalTransport, TransportContext
+from slotmesh.ops import CostKind, Transport, checks, mesh
+from slotmesh.ops.mesh import MeshGrad, PotentialsMode
+from slotmesh.ops.problem import compute_dtype
 
 
 class Mesh(OptimalTransport):
@@ -19,13 +19,13 @@ class Mesh(OptimalTransport):
             Default 0.05 where ``lr`` is not given either.
         lr: The paper's lambda, instead of ``step``: the norm of the change of the whole matrix.
         n_steps: MESH steps.
-        noise: Standard deviation of the noise that breaks ties, drawn once a forward pass. 0 adds
+        noise: Standard deviation of the noise that breaks ties, drawn once per forward pass. 0 adds
             none, but does not keep equal slots equal: their costs may differ by the rounding of a
-            matrix product, which is amplified instead, and differently on each processor.
+            matrix product, which is then amplified, differently on each processor.
         potentials: See :func:`slotmesh.mesh`, like ``grad``.
         grad: ``"straight_through"`` (the paper's), ``"implicit"`` (steadier where gradients go
             through several iterations of slot attention) or ``"unroll"``.
-        objective: Something else to make small than the entropy:
+        objective: What to minimise instead of the entropy:
             :class:`~slotmesh.nn.LearnedObjective` or :class:`~slotmesh.nn.SlotSimilarity`. They
             learn only with ``grad="unroll"``.
         cost: As for :class:`Sinkhorn`, like the rest.
@@ -33,7 +33,7 @@ class Mesh(OptimalTransport):
         n_iters: Sinkhorn iterations in each MESH step, and for the plan at the end.
         temperature: Of every Sinkhorn.
         marginals: ``"learned"`` or ``"uniform"``.
-        mass: Total mass; default one unit a slot.
+        mass: Total mass; default one unit per slot.
 
     Example:
         >>> import torch
@@ -72,8 +72,8 @@ class Mesh(OptimalTransport):
         )
         if step is not None and lr is not None:
             raise ValueError(
-                f"Mesh: both step={step} and lr={lr} came, expected one of them. Leave out lr, or "
-                "step for parity with the paper."
+                f"Mesh: got both step={step} and lr={lr}. Pass either step or lr, not both; lr is "
+                "the paper's."
             )
         if step is None and lr is None:
             step = 0.05
@@ -112,52 +112,41 @@ class Mesh(OptimalTransport):
         slot_mask: Tensor | None = None,
         input_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> Scene:
-        """The inputs' marginal, and the noise that all iterations share."""
-        scene = super().begin(
+    ) -> TransportContext:
+        """Compute the inputs' marginal and draw the noise, which all iterations share."""
+        context = super().begin(
             inputs, n_slots, slot_mask=slot_mask, input_mask=input_mask, generator=generator
         )
         if self.noise == 0:
-            return scene
+            return context
         shape = (*inputs.shape[:-2], n_slots, inputs.shape[-2])
         like = inputs.new_empty(shape, dtype=compute_dtype(inputs))
-        return scene._replace(noise=self.noise * gaussian(like, generator))
+        return context._replace(noise=self.noise * gaussian(like, generator))
 
     def forward(
-        self, queries: Tensor, keys: Tensor, slots: Tensor, scene: Scene
+        self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
         """One MESH."""
-        cost, a = self.pose(queries, keys, slots, scene)
+        cost, a = self.pose(queries, keys, slots, context)
         objective = None
         if self.objective is not None:
             objective = self.objective.objective(
-                slots, lambda: self._unchanged_plan(cost, a, scene), scene.slot_mask
+                slots, lambda: self.sinkhorn(cost, a, context).plan, context.slot_mask
             )
         t = mesh(
             cost,
             a,
-            scene.b,
+            context.b,
             lr=0.0 if self.lr is None else self.lr,
             step=self.step,
             n_steps=self.n_steps,
             n_iters=self.n_iters,
             temperature=self.temperature,
-            noise=0.0 if scene.noise is None else scene.noise,
+            noise=0.0 if context.noise is None else context.noise,
             potentials=self.potentials,
             objective=objective,
             grad=self.grad,
-            slot_mask=scene.slot_mask,
-            input_mask=scene.input_mask,
+            slot_mask=context.slot_mask,
+            input_mask=context.input_mask,
         )
         return t.plan, t
-
-    def _unchanged_plan(self, cost: Tensor, a: Tensor | None, scene: Scene) -> Tensor:
-        return sinkhorn(
-            cost,
-            a,
-            scene.b,
-            n_iters=self.n_iters,
-            temperature=self.temperature,
-            slot_mask=scene.slot_mask,
-            input_mask=scene.input_mask,
-        ).plan

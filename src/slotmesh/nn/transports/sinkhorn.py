@@ -1,26 +1,25 @@
-"""SA-SH: slot attention by full Sinkhorn."""
+"""SA-SH: slot attention by Sinkhorn's algorithm."""
 
 from torch import Tensor
 
-from slotmesh.nn.transports.base import MarginalKind, OptimalTransport, Scene
-from slotmesh.ops import CostKind, Transport, sinkhorn
-from slotmesh.ops import _checks as checks
+from slotmesh.nn.transports.base import MarginalKind, OptimalTransport, TransportContext
+from slotmesh.ops import CostKind, Transport, checks
 from slotmesh.ops.sinkhorn import SinkhornGrad
 
 
 class Sinkhorn(OptimalTransport):
     """SA-SH: entropy-regularised optimal transport with learned marginals.
 
-    Set-equivariant like SA, but slots compete for inputs until the competition is settled, and
-    the marginals can leave out background inputs and slots that are not needed.
+    Set-equivariant like SA, but slots compete for inputs until both marginals hold, and the
+    marginals can leave out background inputs and unneeded slots.
 
     Args:
         cost: Kind of pairwise cost, see :func:`slotmesh.ops.pairwise_cost`.
         cost_scale: Factor of the cost (the paper's video model: cosine times 6).
         n_iters: Sinkhorn iterations.
         temperature: Strength of the regularisation.
-        marginals: ``"learned"`` by a small network a side, or ``"uniform"``.
-        mass: Total mass; default one unit a slot.
+        marginals: ``"learned"`` by one small network per side, or ``"uniform"``.
+        mass: Total mass; default one unit per slot.
         grad: See :func:`slotmesh.sinkhorn`.
 
     Example:
@@ -55,18 +54,9 @@ class Sinkhorn(OptimalTransport):
         self.grad: SinkhornGrad = grad
 
     def forward(
-        self, queries: Tensor, keys: Tensor, slots: Tensor, scene: Scene
+        self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
         """One Sinkhorn."""
-        cost, a = self.pose(queries, keys, slots, scene)
-        t = sinkhorn(
-            cost,
-            a,
-            scene.b,
-            n_iters=self.n_iters,
-            temperature=self.temperature,
-            slot_mask=scene.slot_mask,
-            input_mask=scene.input_mask,
-            grad=self.grad,
-        )
+        cost, a = self.pose(queries, keys, slots, context)
+        t = self.sinkhorn(cost, a, context, grad=self.grad)
         return t.plan, t

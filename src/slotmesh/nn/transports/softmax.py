@@ -3,11 +3,9 @@
 import torch
 from torch import Tensor
 
-from slotmesh.nn.transports.base import Scene, SlotTransport
-from slotmesh.ops import Transport
-from slotmesh.ops import _checks as checks
-from slotmesh.ops._precision import full_precision
-from slotmesh.ops._problem import compute_dtype, marginal_error
+from slotmesh.nn.transports.base import SlotTransport, TransportContext
+from slotmesh.ops import Transport, checks
+from slotmesh.ops.problem import compute_dtype, full_precision, marginal_error
 
 
 class Softmax(SlotTransport):
@@ -18,7 +16,7 @@ class Softmax(SlotTransport):
 
     Args:
         eps: Added to each attention before it is normalised over inputs, as in the original code,
-            so that a slot that no input chooses looks at all of them.
+            so that a slot that no input chooses attends to all of them.
 
     Example:
         >>> from slotmesh import SlotAttention
@@ -33,26 +31,26 @@ class Softmax(SlotTransport):
         self.eps = eps
 
     def forward(
-        self, queries: Tensor, keys: Tensor, slots: Tensor, scene: Scene
+        self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
-        """One softmax; the transport's marginals are one unit a slot, spread over inputs evenly."""
+        """One softmax; its transport has one unit per slot, and inputs of equal mass."""
         dtype = compute_dtype(queries)
         with full_precision(queries):
             scores = queries.to(dtype) @ keys.to(dtype).mT * queries.shape[-1] ** -0.5
             lowest = torch.finfo(dtype).min
             masked = scores
-            if scene.slot_mask is not None:
-                masked = masked.masked_fill(~scene.slot_mask.unsqueeze(-1), lowest)
+            if context.slot_mask is not None:
+                masked = masked.masked_fill(~context.slot_mask.unsqueeze(-1), lowest)
             v = -torch.logsumexp(masked, -2)
             share = torch.softmax(masked, -2) + self.eps
-            if scene.slot_mask is not None:
-                share = share * scene.slot_mask.unsqueeze(-1)
-            if scene.input_mask is not None:
-                share = share * scene.input_mask.unsqueeze(-2)
+            if context.slot_mask is not None:
+                share = share * context.slot_mask.unsqueeze(-1)
+            if context.input_mask is not None:
+                share = share * context.input_mask.unsqueeze(-2)
             total = share.sum(-1, keepdim=True)
             plan = share / total.clamp(min=torch.finfo(dtype).tiny)
         a = plan.detach().sum(-1)
-        inputs = torch.ones_like(v) if scene.input_mask is None else scene.input_mask.to(dtype)
+        inputs = torch.ones_like(v) if context.input_mask is None else context.input_mask.to(dtype)
         b = a.sum(-1, keepdim=True) * inputs / inputs.sum(-1, keepdim=True)
         error = marginal_error(plan, a, b)
         return plan.to(queries.dtype), Transport(

@@ -1,12 +1,12 @@
-r"""Sinkhorn and the descent of MESH on the CPU, by scalings, in C: formulas and names of scaling.c.
+r"""Sinkhorn and the steps of MESH on the CPU by scalings, in C: formulas and names of scaling.c.
 
-The implicit gradient is in adjoint.c, and crew.c has the threads of both.
+The implicit gradient is in adjoint.c; crew.c has the threads of both.
 
-Compiled with the wheel or when it is first needed: recipe.py, library.py and cache.py say how.
+The C is compiled with the wheel or on first use: see recipe.py, library.py and cache.py.
 ``SLOTMESH_NATIVE=0`` in the environment turns it off.
 
-In the log domain every half-iteration takes an exponential of every entry. Here one a Sinkhorn is
-enough. With :math:`K = -C/\tau`, starting potentials :math:`u_0` and
+In the log domain every half-iteration takes an exponential of every entry. Here one per Sinkhorn
+is enough. With :math:`K = -C/\tau`, starting potentials :math:`u_0` and
 :math:`h_j = \max_i (K_{ij} + u_{0i})`, let :math:`E_{ij} = \exp(K_{ij} + u_{0i} - h_j)`, which has
 a 1 in every column. For :math:`p_t = \exp(u_t - u_0)` and :math:`q_t = \exp(v_t + h)`, one
 iteration is
@@ -30,7 +30,7 @@ and :math:`\partial J/\partial K = G + E \circ \sum_t (p_{t-1} \beta_t^\top - \a
 The derivatives by :math:`u_0`, :math:`a` and :math:`b` are :math:`g_0`,
 :math:`\sum_t \alpha_t / p_t` and :math:`-\sum_t \beta_t s_t / b`.
 
-The descent follows the derivative of :math:`\sum P \log P` backwards. That is
+The steps ascend on :math:`\sum P \log P`, whose derivative is
 :math:`\log P + 1`, but slot sums of the plan are constant, so what is the same in a row changes
 nothing: the 1 is left out, and a row has any unit inside the logarithm.
 
@@ -42,13 +42,16 @@ solved in the log domain. The scalings of the inputs cannot leave their range by
 
 import ctypes
 import os
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from slotmesh.ops._batch import Batch
 from slotmesh.ops._native.library import load, torch_threads
+from slotmesh.ops.problem import Settings
+
+if TYPE_CHECKING:
+    from slotmesh.ops._cpu import Batch
 
 # Entries of matrices times iterations, below which another thread takes longer than it helps.
 GRAIN = 250_000
@@ -58,7 +61,7 @@ _numbers = ("tau", "length")
 _pointers = (
     *("cost", "a", "b", "slots", "taus", "lengths", "start", "easy"),
     *("changed", "plan", "u", "v"),
-    *("by_plan", "by_u", "by_v", "by_cost", "by_a", "by_b", "by_tau", "by_start"),
+    *("grad_plan", "grad_u", "grad_v", "grad_cost", "grad_a", "grad_b", "grad_tau", "grad_start"),
 )
 
 
@@ -71,27 +74,8 @@ class _Job(ctypes.Structure):
     )
 
 
-class Descent(Protocol):
-    """Steps down the entropy before a Sinkhorn."""
-
-    @property
-    def length(self) -> float | Tensor:
-        """Norm of each step; a tensor is (batch, 1, 1)."""
-        ...
-
-    @property
-    def n_steps(self) -> int:
-        """How many."""
-        ...
-
-    @property
-    def fresh(self) -> bool:
-        """Whether each Sinkhorn starts anew."""
-        ...
-
-
-class Gradients(NamedTuple):
-    """Derivatives by what Sinkhorn starts from, contiguous; None where not wanted."""
+class NativeGradients(NamedTuple):
+    """Gradients of the operands of Sinkhorn, contiguous; None where not wanted."""
 
     cost: Tensor
     a: Tensor | None
@@ -101,7 +85,7 @@ class Gradients(NamedTuple):
 
 
 def unavailable() -> str | None:
-    """Why there is no C, in words, or None.
+    """Why the C library is unavailable, or None.
 
     Example:
         >>> from slotmesh.ops import _native
@@ -114,73 +98,74 @@ def unavailable() -> str | None:
 
 
 def solve(
-    batch: Batch,
+    batch: "Batch",
     changed: Tensor | None,
     start: Tensor,
-    n_iters: int,
-    descent: Descent | None,
+    settings: Settings,
     outputs: list[Tensor],
 ) -> Tensor:
-    """Fill in plan, u and v; and the changed cost and its starting potentials after a descent.
+    """Fill in plan, u and v; and after steps the adjusted cost and its starting potentials.
 
     Returns:
-        ``(batch,)``, which elements are right; nothing of the others is.
+        ``(batch,)``, which elements are right; ignore everything of the others.
     """
     plan, u, v = outputs
     easy = batch.even
     easy = batch.cost.new_ones(len(start), dtype=torch.bool) if easy is None else easy.clone()
     steps: dict[str, Any] = {}
-    if descent is not None:
-        steps = {"n_steps": descent.n_steps, "fresh": descent.fresh, "changed": changed}
-        steps |= _either("length", descent.length)
-    _call("solve", batch, start, n_iters, easy, plan=plan, u=u, v=v, **steps)
+    if changed is not None:
+        steps = {"n_steps": settings.n_steps, "fresh": settings.fresh, "changed": changed}
+        steps |= _either("length", batch.length)
+    _call("solve", batch, start, settings.n_iters, easy, plan=plan, u=u, v=v, **steps)
     return easy
 
 
 def pull_back(
-    batch: Batch,
+    batch: "Batch",
     start: Tensor,
     n_iters: int,
     easy: Tensor | None,
-    by_outputs: tuple[Tensor | None, ...],
-    into: Gradients,
+    grads: tuple[Tensor | None, ...],
+    into: NativeGradients,
 ) -> None:
-    """Fill in derivatives of the elements that :func:`solve` got right, or of all."""
-    by_plan, by_u, by_v = by_outputs
-    names = (f"by_{name}" for name in Gradients._fields)
+    """Fill in the gradients of the elements that :func:`solve` got right, or of all."""
+    grad_plan, grad_u, grad_v = grads
+    names = (f"grad_{name}" for name in NativeGradients._fields)
     found = dict(zip(names, into, strict=True))
-    given = {"by_plan": by_plan, "by_u": by_u, "by_v": by_v}
+    given = {"grad_plan": grad_plan, "grad_u": grad_u, "grad_v": grad_v}
     _call("pull_back", batch, start, n_iters, easy, **given, **found)
 
 
-def adjoint(batch: Batch, plan: Tensor, by_plan: Tensor, into: Gradients) -> None:
-    """Fill in derivatives by cost, a, b and tau of plans that are taken for converged ones."""
-    names = (f"by_{name}" for name in Gradients._fields)
+def adjoint(batch: "Batch", plan: Tensor, grad_plan: Tensor, into: NativeGradients) -> None:
+    """Fill in the gradients of cost, a, b and tau, for plans treated as converged."""
+    names = (f"grad_{name}" for name in NativeGradients._fields)
     found = dict(zip(names, into, strict=True))
     # It takes about as long as four iterations.
-    _call("adjoint", batch, None, 4, None, plan=plan, by_plan=by_plan, **found)
+    _call("adjoint", batch, None, 4, None, plan=plan, grad_plan=grad_plan, **found)
 
 
 def _call(
-    name: str, batch: Batch, start: Tensor | None, n_iters: int, easy: Tensor | None, **rest: Any
+    name: str, batch: "Batch", start: Tensor | None, n_iters: int, easy: Tensor | None, **rest: Any
 ) -> None:
     size, m, n = batch.cost.shape
     work = size * m * n * n_iters * (1 + rest.get("n_steps", 0))
     threads = max(1, min(torch.get_num_threads(), size, work // GRAIN))
     given = {"cost": batch.cost, "a": batch.a, "b": batch.b, "slots": batch.slots}
     given |= {"start": start, "easy": easy, **_either("tau", batch.tau), **rest}
-    # Their memory has to last until the end. Only what is read may have to be copied.
+    # Keep references until the end. Only what is read may have to be copied.
     given = {k: x.contiguous() if isinstance(x, Tensor) else x for k, x in given.items()}
     values = {k: x.data_ptr() if isinstance(x, Tensor) else x for k, x in given.items()}
     parallel = torch_threads(os.getpid()) if threads > 1 else None
     sizes = {"batch": size, "m": m, "n": n, "n_iters": n_iters}
     job = _Job(**sizes, threads=threads, parallel=parallel, **values)
     function: Any = getattr(load(), name)
-    # Beyond that, sizes would overflow.
+    # Larger sizes would overflow.
     if n_iters * (m + n) > 2**40 or function(ctypes.byref(job)):
-        raise MemoryError(f"no memory for {threads} costs of {m} x {n} and {n_iters} iterations")
+        raise MemoryError(
+            f"not enough memory for {threads} costs of {m} x {n} and {n_iters} iterations"
+        )
 
 
 def _either(name: str, value: float | Tensor) -> dict[str, float | Tensor]:
-    """One number for all batch elements, or a tensor with one for each."""
+    """One number for all batch elements, or a tensor with one per element."""
     return {f"{name}s": value} if isinstance(value, Tensor) else {name: value}

@@ -1,7 +1,7 @@
-/* The gradient of a plan that is taken for a converged one: mathematics of sinkhorn/implicit.py.
+/* The gradient of a plan that is treated as converged: mathematics of _implicit.py.
  *
- * The unknowns of the inputs are eliminated, which leaves a small system of the slots. All is in
- * double precision: where a plan is nearly hard, the system is nearly singular.
+ * The unknowns of the inputs are eliminated, which leaves a small system of the slots. Everything is
+ * in double precision: where a plan is nearly one-hot, the system is nearly singular.
  */
 #include <math.h>
 #include <string.h>
@@ -20,7 +20,7 @@ typedef double vec __attribute__((vector_size(8 * LANES)));
 typedef int64_t ivec __attribute__((vector_size(8 * LANES)));
 typedef float narrow __attribute__((vector_size(4 * LANES)));
 
-/* Of one thread. */
+/* Per thread. */
 typedef struct {
     vec *p, *weight, *right; /* (m), of some columns: the plan, it times its gradient; a sum */
     vec *common;             /* (m, m), lower triangle: mass that two slots share, a sum */
@@ -52,10 +52,10 @@ static double sum(vec x) {
     return total;
 }
 
-/* The columns from j on. What no mass goes to can have any gradient; NaN stays NaN. */
+/* The columns from j on. Entries without mass may have any gradient; NaN stays NaN. */
 INLINE void read_columns(const job *o, work *w, int64_t e, int64_t j) {
     const int64_t n = o->n, left = n - j;
-    const float *plan = o->plan + e * o->m * n + j, *grad = o->by_plan + e * o->m * n + j;
+    const float *plan = o->plan + e * o->m * n + j, *grad = o->grad_plan + e * o->m * n + j;
     vec mass = {0};
     w->into = (vec){0};
     for (int64_t i = 0; i < o->m; i++) {
@@ -101,7 +101,7 @@ static void eliminate(double *A, double *x, int64_t m) {
 }
 
 /* The system, scaled to a unit diagonal. A constant moved from inputs to slots changes nothing:
- * that direction is pinned down, and then chosen so that the total of b has no effect.
+ * that direction is fixed, and then chosen so that the total of b has no effect.
  */
 static void solve(work *w, int64_t m) {
     double total = 0, moved = 0;
@@ -139,8 +139,8 @@ static void apply(const job *o, work *w, int64_t e) {
     const int64_t m = o->m, n = o->n;
     const double tau = o->taus ? o->taus[e] : o->tau;
     const float *cost = o->cost + e * m * n;
-    float *by_cost = o->by_cost + e * m * n;
-    vec by_tau = {0};
+    float *grad_cost = o->grad_cost + e * m * n;
+    vec grad_tau = {0};
     for (int64_t j = 0; j < n; j += LANES) {
         read_columns(o, w, e, j);
         vec y = w->into;
@@ -148,17 +148,17 @@ static void apply(const job *o, work *w, int64_t e) {
         y *= w->share;
         for (int64_t i = 0; i < m; i++) {
             const vec x = (w->p[i] * (y + w->x[i]) - w->weight[i]) / tau;
-            put(by_cost + i * n + j, x, n - j);
-            if (o->by_tau) by_tau -= x * get(cost + i * n + j, n - j);
+            put(grad_cost + i * n + j, x, n - j);
+            if (o->grad_tau) grad_tau -= x * get(cost + i * n + j, n - j);
         }
-        if (o->by_b) put(o->by_b + e * n + j, y, n - j);
+        if (o->grad_b) put(o->grad_b + e * n + j, y, n - j);
     }
-    if (o->by_tau) o->by_tau[e] = sum(by_tau) / tau;
-    if (o->by_a)
-        for (int64_t i = 0; i < m; i++) o->by_a[e * m + i] = w->x[i];
+    if (o->grad_tau) o->grad_tau[e] = sum(grad_tau) / tau;
+    if (o->grad_a)
+        for (int64_t i = 0; i < m; i++) o->grad_a[e * m + i] = w->x[i];
 }
 
-/* Cuts memory into arrays, or counts the bytes where it is NULL. */
+/* Cuts memory into arrays, or counts the bytes if it is NULL. */
 static size_t lay_out(const job *o, work *w, char *memory) {
     size_t used = 0;
     ARRAY(p, o->m);

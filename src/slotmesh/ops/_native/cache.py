@@ -1,7 +1,7 @@
-"""Compiled libraries in the user's cache folder: only what nobody else can have put there is used.
+"""Compiled libraries in the user's cache folder, used only if nobody else can have put them there.
 
-The name of a library tells the hash of its bytes. So one rename puts it there, several processes
-may do that at once, and what a power cut has left of it is not taken for it.
+The name of a library contains the hash of its bytes. So one rename puts it there, several processes
+may do so at once, and a file truncated by a power cut is recognised.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ class UntrustedError(OSError):
 
 
 def folder() -> Path:
-    """Where libraries are kept. Its real path, so that links may change after it was checked."""
+    """The folder of the libraries, with links resolved, as they may change after the check."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         home = Path.home()
     except RuntimeError as error:
         raise OSError(str(error)) from None
     usual = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    # Its specification has relative paths ignored.
+    # Its specification says to ignore relative paths.
     base = given if given.is_absolute() else usual
     if not base.is_absolute():
         raise OSError(f"HOME is {str(home)!r}, which is not an absolute path")
@@ -43,7 +43,7 @@ def find(key: str) -> Path | None:
 
 
 def keep(library: Path, key: str) -> Path:
-    """Put a library there instead of others; an OSError where it cannot be, or not safely."""
+    """Put a library there in place of older ones; an OSError if that is impossible or unsafe."""
     here = folder()
     here.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check(here)
@@ -73,10 +73,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def _check(here: Path) -> None:
-    """That nobody else can change what is in a folder, nor put another one in its place."""
+    """Check that nobody else can change the content of a folder or replace the folder."""
     for path in (here, *here.parents):
         info = path.stat()
-        # In a folder such as /tmp, nobody can move what belongs to us.
+        # In a folder such as /tmp, nobody can move files of another user.
         shared = path != here and bool(info.st_mode & stat.S_ISVTX)
         complaint = _complaint(info, shared=shared)
         if complaint is not None:
@@ -97,7 +97,7 @@ def _complaint(info: os.stat_result, *, shared: bool = False) -> str | None:
 
 
 def _is_private(group: int, user: int) -> bool:
-    """Whether a group is the user's own, as many systems make one for each; then it may write."""
+    """Whether a group is the user's own, as on many systems; then it may write."""
     import grp
     import pwd
 
@@ -110,7 +110,7 @@ def _is_private(group: int, user: int) -> bool:
 
 
 def _sync_folder(here: Path) -> None:
-    """Some file systems cannot; then the name may be lost in a power cut, and is made again."""
+    """Sync a folder if possible; otherwise a power cut may lose the name, which is harmless."""
     with contextlib.suppress(OSError):
         number = os.open(here, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-/* Threads that share the elements of a batch: torch's own, or some of ours. */
+/* Threads that share the elements of a batch: torch's own, or new ones. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ int slotmesh_spread(const job *o, element *one, size_t bytes) {
     all.memory = aligned_alloc(64, all.bytes * o->threads);
     const int failed = !others || !all.memory;
     if (!failed && o->parallel && o->threads > 1) {
-        /* All of them, as torch does: to ask for fewer ends the others. */
+        /* All of them, as torch does: asking for fewer would end the others. */
         o->parallel(take_part, &all, 0, 0);
     } else if (!failed) {
         int64_t started = 1;

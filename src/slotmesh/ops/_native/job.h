@@ -1,4 +1,4 @@
-/* What Python asks for, and the threads that do it. */
+/* The request of Python, and the threads that carry it out. */
 #ifndef SLOTMESH_JOB_H
 #define SLOTMESH_JOB_H
 
@@ -7,7 +7,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* What Python calls has the level of instructions in its name: recipe.py defines LEVEL. */
+/* Functions that Python calls have the instruction level in their name: recipe.py defines LEVEL. */
 #define JOINED(name, level) name##_##level
 #define WITH_LEVEL(name, level) JOINED(name, level)
 #define EXPORTED(name) WITH_LEVEL(slotmesh_##name, LEVEL)
@@ -15,21 +15,21 @@
 /* Mirrored in __init__.py. What may be NULL is marked so. */
 typedef struct {
     int64_t batch, m, n, n_iters, n_steps, fresh, threads;
-    /* The GOMP_parallel of torch's own threads: others would fight with them. Or NULL. */
+    /* GOMP_parallel of torch's own threads, with which others would compete; or NULL. */
     void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
-    float tau, length;           /* where taus or lengths are NULL */
+    float tau, length;           /* if taus or lengths are NULL */
     const float *cost, *a, *b;   /* (batch, m, n), (batch, m), (batch, n) */
     const uint8_t *slots;        /* (batch, m), or NULL */
     const float *taus, *lengths; /* (batch), or NULL */
-    float *start;                /* (batch, m), potentials; those after the descent, if any */
+    float *start;                /* (batch, m), potentials; after the steps, if any */
     uint8_t *easy;               /* (batch), which to solve; becomes which are solved */
     /* forward */
     float *changed;              /* (batch, m, n), or NULL */
     float *plan, *u, *v;
-    /* backward, where easy may be NULL, too: all */
-    const float *by_plan, *by_u, *by_v;       /* or NULL */
-    float *by_cost;
-    float *by_a, *by_b, *by_tau, *by_start;   /* or NULL */
+    /* backward, where easy may be NULL for all */
+    const float *grad_plan, *grad_u, *grad_v;       /* or NULL */
+    float *grad_cost;
+    float *grad_a, *grad_b, *grad_tau, *grad_start;   /* or NULL */
 } job;
 
 /* One of the arrays that memory is cut into, of w; bytes are counted in used. */
@@ -39,10 +39,10 @@ typedef struct {
         used += ((size_t)(count) * sizeof(*w->name) + 63) / 64 * 64;               \
     } while (0)
 
-/* What is done to one batch element, with memory of its thread that holds anything at first. */
+/* The work on one batch element, with uninitialised memory of its thread. */
 typedef void element(const job *, char *memory, int64_t e);
 
-/* Every element, each by the first thread that is free; returns 0, or 1 without memory. */
+/* Every element, each by the first free thread; returns 0, or 1 if there is not enough memory. */
 int slotmesh_spread(const job *o, element *one, size_t bytes);
 
 #endif

@@ -1,6 +1,6 @@
-/* Which of the levels of recipe.py to call. */
+/* Which instruction level of recipe.py to call. */
 
-/* The last one whose instructions this processor and its system have. */
+/* The highest one that this processor and its system support. */
 const char *slotmesh_level(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();

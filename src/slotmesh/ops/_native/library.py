@@ -1,7 +1,7 @@
-"""The compiled C: the library that came with the package, or one made on this machine.
+"""The compiled C library: shipped with the package, or compiled on this machine.
 
-A wheel for a platform has a library in this folder. Elsewhere the C is compiled when it is first
-needed and kept in the user's cache folder, or, where that cannot be used, made for one process.
+A wheel for a platform has a library in this folder. Elsewhere the C is compiled on first use and
+kept in the user's cache folder or, if that cannot be used, compiled for one process.
 """
 
 import ctypes
@@ -31,18 +31,18 @@ Origin = Literal["shipped", "cached", "temporary"]
 
 
 class Library(NamedTuple):
-    """Functions in C, for the instructions that this processor has."""
+    """Functions in C, for the instructions of this processor."""
 
     solve: Any
     pull_back: Any
     adjoint: Any
     level: str
-    """Of recipe.py."""
+    """Instruction level of recipe.py."""
     path: Path
     origin: Origin
-    """Part of the package, kept in the cache folder, or made for this process alone."""
+    """Shipped with the package, from the cache folder, or compiled for this process alone."""
     note: str | None
-    """Why it is from no better place, in words."""
+    """Why it had to be compiled, in words, or None."""
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def load() -> Library | str:
     """The library, or why there is none, in words.
 
     Raises:
-        RuntimeError: If a compiler was killed, which says nothing about the next time.
+        RuntimeError: If a compiler was killed, so that a second attempt may succeed.
     """
     if os.environ.get(SWITCH) == "0":
         return SWITCHED_OFF
@@ -68,9 +68,9 @@ _loaded_by = os.getpid()
 
 @functools.cache
 def torch_threads(process: int) -> int | None:
-    """The address of GOMP_parallel in torch's OpenMP, whose threads wait for work; None without.
+    """Address of GOMP_parallel in torch's OpenMP, whose threads wait for work, or None.
 
-    They stay behind in a fork. There, and without OpenMP, each call starts threads of its own.
+    A fork has none of these threads. There, and without OpenMP, each call starts its own.
     """
     torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     if process != _loaded_by:
@@ -83,7 +83,7 @@ def torch_threads(process: int) -> int | None:
 
 
 def _shipped() -> Library | str | None:
-    """The library of the package; or why it cannot be used; or None where there is none."""
+    """The library of the package, why it cannot be used, or None if there is none."""
     problem = None
     for path in sorted(SHIPPED.glob(f"shipped-*{recipe.SUFFIX}")):
         try:
@@ -106,7 +106,7 @@ def _compiled(note: str | None) -> Library:
         if kept is not None:
             return _open(kept, "cached", note)
     except (OSError, recipe.BuildError):
-        pass  # made again below, or it is said there why not
+        pass  # compiled again below, which also reports what is wrong
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         built = recipe.build(compiler, Path(folder), machine)
         try:
@@ -116,7 +116,7 @@ def _compiled(note: str | None) -> Library:
 
 
 def _at_most(wanted: str | None, best: str) -> str:
-    """The level to use: the best one, unless a lower one is asked for."""
+    """The instruction level to use: the best one, unless a lower one is requested."""
     levels = list(recipe.X86_64)
     if wanted in levels and levels.index(wanted) < levels.index(best):
         return wanted

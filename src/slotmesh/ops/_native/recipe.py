@@ -1,9 +1,9 @@
 """How the C files here become a shared library, when the wheel is built or on first use.
 
-The build of the wheel runs this file by itself, so that it imports the standard library alone.
+The build of the wheel runs this file on its own, so it imports only the standard library.
 
-On x86-64 the files that compute are compiled once for each level of instructions, into one library
-that runs on every processor: levels.c says which of them to call.
+On x86-64 the files that compute are compiled once per instruction level, into one library that runs
+on every processor: levels.c says which of them to call.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 SHARED = "-dynamiclib" if sys.platform == "darwin" else "-shared"
-# Neither finite-math-only, as NaN must stay NaN, nor fast-math, which changes the whole process.
+# Not finite-math-only, as NaN must stay NaN, and not fast-math, which affects the whole process.
 FLAGS = (
     *("-std=c11", "-O3", "-fPIC", "-pthread"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
@@ -41,17 +41,17 @@ X86_64 = BASELINE | {
 }
 COMPUTE = ("adjoint.c", "scaling.c")
 COMMON = ("crew.c", "levels.c")
-# Compilers take seconds; one that hangs is not waited for.
+# Compilers take seconds; do not wait for one that hangs.
 PATIENCE_S = 120
 
-# How the drivers of gcc and clang say that a program which they started died of a signal.
+# How gcc and clang report that a program which they started was killed by a signal.
 _KILLED = re.compile(
     r"signal terminated program|terminated with signal|due to signal"
     r"|(internal compiler error|unable to execute command): (Killed|Terminated|Interrupt)"
 )
 
 
-# What terminals and schedulers send to whole groups of processes, to end them or to tell them so.
+# Signals that terminals and schedulers send to whole groups of processes.
 OTHERS_BUSINESS = [
     getattr(signal, name)
     for name in ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -60,11 +60,11 @@ OTHERS_BUSINESS = [
 
 
 class BuildError(Exception):
-    """There is no library, for a reason that stays."""
+    """There is no library, for a permanent reason."""
 
 
 class KilledError(RuntimeError):
-    """A compiler died of a signal; ``code`` is its exit status."""
+    """A compiler was killed by a signal; ``code`` is its exit status."""
 
     def __init__(self, said: str, code: int) -> None:
         super().__init__(said)
@@ -72,7 +72,7 @@ class KilledError(RuntimeError):
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The command of a C compiler; it may have arguments."""
+    """The command of a C compiler, possibly with arguments."""
     given = (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang")
     for line in given:
         try:
@@ -86,12 +86,12 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def ingredients(compiler: tuple[str, ...], machine: str) -> Iterator[bytes]:
-    """All that the library depends on."""
+    """Everything that the library depends on."""
     for path in sorted(SOURCES.glob("*.[ch]")):
         yield path.name.encode()
         yield path.read_bytes()
     yield repr((_flags(machine), _levels(machine))).encode()
-    # All macros of the compiler: its version and its target.
+    # All macros of the compiler, which include version and target.
     (said,) = _run([*compiler, *_flags(machine), "-dM", "-E", "-x", "c", os.devnull])
     yield said
 
@@ -115,12 +115,12 @@ def build(compiler: tuple[str, ...], folder: Path, machine: str, *flags: str) ->
 
 
 def hashed_name(name: str, content: bytes) -> str:
-    """The name of a library's file, which tells the hash of its bytes."""
+    """The file name of a library, which contains the hash of its bytes."""
     return f"{name}-{_hash(content)}{SUFFIX}"
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a library is what its name tells; to load what is left of one kills the process."""
+    """Whether a library matches its name; loading a truncated one kills the process."""
     return path.stem.rpartition("-")[2] == _hash(path.read_bytes())
 
 
@@ -133,20 +133,20 @@ def _levels(machine: str) -> dict[str, tuple[str, ...]]:
 
 
 def _flags(machine: str) -> tuple[str, ...]:
-    """A compiler of macOS makes code for either of two machines."""
+    """Compiler flags; on macOS a compiler can target either of two architectures."""
     return (*FLAGS, "-arch", machine) if sys.platform == "darwin" else FLAGS
 
 
 def _run(*commands: list[str], scratch: Path | None = None) -> list[bytes]:
-    """Run commands side by side; what each wrote.
+    """Run commands in parallel and return their output.
 
-    They are started and ended by a thread, where no handler of a signal can raise halfway.
+    A thread starts and ends them, so that no signal handler can raise halfway.
     """
     given_up, ended = threading.Event(), threading.Event()
     found: list[list[bytes] | Exception] = []
 
     def work() -> None:
-        # For what is started here, too, from its first moment.
+        # Inherited by the processes started here.
         signal.pthread_sigmask(signal.SIG_BLOCK, OTHERS_BUSINESS)
         try:
             found.append(_run_all(commands, scratch, given_up))
@@ -155,11 +155,11 @@ def _run(*commands: list[str], scratch: Path | None = None) -> list[bytes]:
         finally:
             ended.set()
 
-    # Not joined: that takes a thread for ended when a signal's handler raises meanwhile.
+    # Not joined: join takes a thread for ended if a signal handler raises meanwhile.
     thread = threading.Thread(target=work)
     try:
         thread.start()
-        # A signal just before a wait begins does not end it.
+        # A signal just before a wait does not end it.
         while not ended.wait(0.1):
             pass
     except BaseException:
@@ -176,7 +176,7 @@ def _run(*commands: list[str], scratch: Path | None = None) -> list[bytes]:
 def _run_all(
     commands: tuple[list[str], ...], scratch: Path | None, given_up: threading.Event
 ) -> list[bytes]:
-    """Each in a session of its own: Ctrl-C in a terminal signals all that run in this one."""
+    """Run each command in its own session, as Ctrl-C signals everything in the current one."""
     environment = {**os.environ, "LC_ALL": "C"}
     if scratch is not None:
         environment["TMPDIR"] = str(scratch)
@@ -185,7 +185,7 @@ def _run_all(
 
     def start(command: list[str]) -> subprocess.Popen[bytes]:
         if given_up.is_set():
-            raise BuildError("not wanted any more")
+            raise BuildError("the build was cancelled")
         process = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.DEVNULL,
@@ -202,7 +202,7 @@ def _run_all(
             try:
                 return _result(process, command[0], end, given_up)
             except KilledError as error:
-                # Sent to our group before its session was its own; a shell lets such a signal in.
+                # Sent to our group before the process had its own session.
                 if -error.code not in OTHERS_BUSINESS:
                     raise
                 process = start(command)
@@ -244,7 +244,7 @@ def _result(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it has started."""
+    """Kill a process with everything that it has started."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

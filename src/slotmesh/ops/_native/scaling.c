@@ -1,4 +1,4 @@
-/* Sinkhorn by scalings, and the descent of MESH, in single precision: one batch element at a time,
+/* Sinkhorn by scalings, and the steps of MESH, in single precision: one batch element at a time,
  * which stays in the cache. Formulas and names are those of __init__.py; padded slots are left out.
  *
  * All sums are in an order that depends on the size of a matrix alone. NaN stays NaN.
@@ -22,7 +22,7 @@
 #define LIMIT 1e8f
 /* Entries of E are at least exp(LEAST) = 1e-30: arithmetic that underflows is very slow. */
 #define LEAST -69.0f
-#define SHORTEST 1e-12f /* as in mesh/naive.py */
+#define SHORTEST 1e-12f /* as in _naive.py */
 #define EPSILON 1.1920929e-7f
 #define TINY 1.17549435e-38f
 
@@ -39,13 +39,13 @@ typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
         for (; j < (width); j += LANES) body(__VA_ARGS__, j, 1);                           \
     } while (0)
 
-/* Of one thread. Matrices and vectors of inputs have room for whole vectors: no mass is there. */
+/* Per thread. Matrices and vectors of inputs are padded to whole vectors, without mass. */
 typedef struct {
     int64_t m, width, stride, n_iters;
-    int64_t step;              /* from one iteration to the next: 0 where only the last is kept */
+    int64_t step;              /* from one iteration to the next: 0 if only the last is kept */
     float *C, *E, *G;          /* (m, stride) */
     float *inverse, *q, *beta; /* (n_iters, stride), the first is 1 / s */
-    float *b, *h, *c, *by_v;   /* (stride) */
+    float *b, *h, *c, *grad_v;   /* (stride) */
     float *p, *alpha;          /* (n_iters + 1, m), (n_iters, m) */
     float *a, *u, *g, *mean;   /* (m) */
     vec *sums;                 /* (m) */
@@ -185,14 +185,14 @@ INLINE void reverse_tile(work *w, int64_t t, int64_t j, int vectors) {
 
 /* Adds to G what goes through the iterations, and makes its column sums right.
  *
- * What is added to a column of K is taken off its v, and nothing else changes: the sum is minus the
- * derivative by v. Where nearly all of an input goes to one slot, terms cancel in that entry up to
- * rounding, which may be more than all other entries.
+ * A constant added to a column of K is absorbed by its v: the sum is minus the derivative with
+ * respect to v. Where nearly all of an input goes to one slot, terms cancel in that entry up to
+ * rounding, which may exceed all other entries.
  */
 INLINE void finish_tile(work *w, vec *squared, int64_t j, int vectors) {
     const int64_t m = w->m, last = w->n_iters - 1;
     vec excess[TILE];
-    for (int k = 0; k < vectors; k++) excess[k] = get(w->by_v + j + k * LANES);
+    for (int k = 0; k < vectors; k++) excess[k] = get(w->grad_v + j + k * LANES);
     for (int64_t i = 0; i < m; i++) {
         vec total[TILE];
         for (int k = 0; k < vectors; k++) total[k] = (vec){0};
@@ -222,7 +222,7 @@ INLINE void finish_tile(work *w, vec *squared, int64_t j, int vectors) {
         }
 }
 
-/* Turns G, whose row and column sums are in g and c, into the derivative by K. */
+/* Turns G, whose row and column sums are in g and c, into the derivative of K. */
 static void reverse(work *w) {
     const int64_t m = w->m, last = w->n_iters - 1;
     for (int64_t t = last; t >= 0; t--) {
@@ -249,8 +249,8 @@ INLINE void most_tile(vec *most, const float *E, const float *q, int64_t j, int 
 }
 
 /* G of the sum of P log P. Logarithms are relative to the largest of their row: of a plan that is
- * nearly even or nearly hard they are small, and so exact, where there is mass. Also how far off the
- * derivative may be, as in mesh/naive.py.
+ * nearly uniform or nearly one-hot they are small, and so exact, where there is mass. Also the error
+ * bound of the derivative, as in _naive.py.
  */
 static void derive(work *w, float tau) {
     const float *q = w->q + (w->n_iters - 1) * w->step, *p = w->p + w->n_iters * w->m;
@@ -325,7 +325,7 @@ static int descend(const job *o, work *w, int64_t e) {
 static void solve(const job *o, work *w, int64_t e) {
     if (!o->easy[e]) return;
     load(o, w, e);
-    set_row(w->by_v, w->width, 0);
+    set_row(w->grad_v, w->width, 0);
     o->easy[e] = descend(o, w, e) && sinkhorn(w, tau_of(o, e));
     if (!o->easy[e]) return;
     if (o->changed)
@@ -350,10 +350,10 @@ static void solve(const job *o, work *w, int64_t e) {
     memcpy(o->v + e * o->n, w->h, o->n * sizeof(float));
 }
 
-/* G of a derivative by the plan, less the mean of its rows.
+/* G of a gradient of the plan, minus the mean of its rows.
  *
- * Slot sums are constant, so the mean, which is the derivative by the masses of slots, is of no
- * consequence for the derivative by K, only for its rounding.
+ * Slot sums are constant, so the mean, which is the gradient of the slots' masses, does not affect
+ * the gradient of K, only its rounding.
  */
 static void centre(const job *o, work *w, int64_t e) {
     const float *q = w->q + (w->n_iters - 1) * w->step, *p = w->p + w->n_iters * w->m;
@@ -362,8 +362,8 @@ static void centre(const job *o, work *w, int64_t e) {
         float *G = w->G + i * w->stride;
         const float *E = w->E + i * w->stride;
         vec mean = {0}, total = {0};
-        if (o->by_plan)
-            gather(w, G, o->by_plan + (e * o->m + w->rows[i]) * o->n, o->n);
+        if (o->grad_plan)
+            gather(w, G, o->grad_plan + (e * o->m + w->rows[i]) * o->n, o->n);
         else
             set_row(G, w->width, 0);
         for (int64_t j = 0; j < w->width; j += LANES)
@@ -375,13 +375,13 @@ static void centre(const job *o, work *w, int64_t e) {
             put(w->c + j, get(w->c + j) + x);
             total += x;
         }
-        w->g[i] = sum(total) + (o->by_u ? o->by_u[e * o->m + w->rows[i]] : 0);
+        w->g[i] = sum(total) + (o->grad_u ? o->grad_u[e * o->m + w->rows[i]] : 0);
     }
-    if (o->by_v)
-        gather(w, w->by_v, o->by_v + e * o->n, o->n);
+    if (o->grad_v)
+        gather(w, w->grad_v, o->grad_v + e * o->n, o->n);
     else
-        set_row(w->by_v, w->width, 0);
-    for (int64_t j = 0; j < w->width; j += LANES) put(w->c + j, get(w->c + j) + get(w->by_v + j));
+        set_row(w->grad_v, w->width, 0);
+    for (int64_t j = 0; j < w->width; j += LANES) put(w->c + j, get(w->c + j) + get(w->grad_v + j));
 }
 
 static void pull_back(const job *o, work *w, int64_t e) {
@@ -391,43 +391,43 @@ static void pull_back(const job *o, work *w, int64_t e) {
     sinkhorn(w, tau);
     centre(o, w, e);
     reverse(w);
-    memset(o->by_cost + e * o->m * o->n, 0, o->m * o->n * sizeof(float));
-    if (o->by_a) set_row(o->by_a + e * o->m, o->m, 0);
-    if (o->by_start) set_row(o->by_start + e * o->m, o->m, 0);
-    vec by_tau = {0};
+    memset(o->grad_cost + e * o->m * o->n, 0, o->m * o->n * sizeof(float));
+    if (o->grad_a) set_row(o->grad_a + e * o->m, o->m, 0);
+    if (o->grad_start) set_row(o->grad_start + e * o->m, o->m, 0);
+    vec grad_tau = {0};
     for (int64_t i = 0; i < w->m; i++) {
         const int64_t row = e * o->m + w->rows[i];
         for (int64_t j = i * w->stride; j < i * w->stride + w->width; j += LANES) {
             vec x = get(w->G + j) * (-1 / tau);
             put(w->G + j, x);
-            by_tau -= x * get(w->C + j);
+            grad_tau -= x * get(w->C + j);
         }
-        memcpy(o->by_cost + row * o->n, w->G + i * w->stride, o->n * sizeof(float));
-        if (o->by_a) {
+        memcpy(o->grad_cost + row * o->n, w->G + i * w->stride, o->n * sizeof(float));
+        if (o->grad_a) {
             float total = w->mean[i];
             for (int64_t t = 0; t < w->n_iters; t++)
                 total += w->alpha[t * w->m + i] / w->p[(t + 1) * w->m + i];
-            o->by_a[row] = total;
+            o->grad_a[row] = total;
         }
-        if (o->by_start) o->by_start[row] = sum(w->sums[i]);
+        if (o->grad_start) o->grad_start[row] = sum(w->sums[i]);
     }
-    if (o->by_tau) o->by_tau[e] = sum(by_tau) / tau;
-    if (!o->by_b) return;
+    if (o->grad_tau) o->grad_tau[e] = sum(grad_tau) / tau;
+    if (!o->grad_b) return;
     for (int64_t j = 0; j < o->n; j++) {
         float total = 0;
         for (int64_t t = 0; t < w->n_iters; t++)
             if (w->b[j] > 0) total -= w->beta[t * w->step + j] / w->q[t * w->step + j];
-        o->by_b[e * o->n + j] = total;
+        o->grad_b[e * o->n + j] = total;
     }
 }
 
-/* Cuts memory into arrays, or counts the bytes where it is NULL. */
+/* Cuts memory into arrays, or counts the bytes if it is NULL. */
 static size_t lay_out(const job *o, work *w, int64_t kept, char *memory) {
     size_t used = 0;
     const int64_t m = o->m, T = o->n_iters;
     w->n_iters = T;
     w->width = (o->n + LANES - 1) / LANES * LANES;
-    /* An odd number of lines, so that not all rows are at the same place of the cache. */
+    /* An odd number of lines, so that rows do not compete for the same place in the cache. */
     w->stride = ((w->width + LINE - 1) / LINE | 1) * LINE;
     w->step = kept == 1 ? 0 : w->stride;
     ARRAY(C, m * w->stride);
@@ -439,7 +439,7 @@ static size_t lay_out(const job *o, work *w, int64_t kept, char *memory) {
     ARRAY(b, w->stride);
     ARRAY(h, w->stride);
     ARRAY(c, w->stride);
-    ARRAY(by_v, w->stride);
+    ARRAY(grad_v, w->stride);
     ARRAY(p, (T + 1) * m);
     ARRAY(alpha, T * m);
     ARRAY(a, m);
@@ -451,7 +451,7 @@ static size_t lay_out(const job *o, work *w, int64_t kept, char *memory) {
     return used;
 }
 
-/* Which iterations are kept: all of them where there is a way back through them. */
+/* Which iterations are kept: all of them if reverse mode follows. */
 static int64_t kept_forward(const job *o) { return o->n_steps > 0 ? o->n_iters : 1; }
 
 static void solve_one(const job *o, char *memory, int64_t e) {

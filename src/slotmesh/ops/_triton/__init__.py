@@ -1,1 +1,1 @@
-"""Triton kernels that Sinkhorn and MESH share. Only the files beside this one import triton."""
+"""Triton kernels. Only the files in this folder import triton."""

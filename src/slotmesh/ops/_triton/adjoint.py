@@ -1,9 +1,9 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
-"""The implicit gradient of a plan: see :mod:`slotmesh.ops.sinkhorn.implicit` for the mathematics.
+# type: ignore  # Triton's language only looks like Python
+"""The implicit gradient of a plan: see :mod:`slotmesh.ops._implicit` for the mathematics.
 
-The first kernel sums over inputs what the small system of the slots is made of, in parts; each
-program of the second solves that system for itself and writes the gradients of its own inputs. All
-is in float64: where a plan is nearly hard the system is nearly singular.
+The first kernel sums the coefficients of the small system of the slots over inputs, in parts; each
+program of the second solves that system and writes the gradients of its own inputs. Everything is
+in float64: where a plan is nearly one-hot the system is nearly singular.
 """
 
 # ruff: noqa: N803
@@ -13,11 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slotmesh.ops._triton.device import run_on
-from slotmesh.ops._triton.linear import eliminate
-from slotmesh.ops._triton.tile import sum_of
+from slotmesh.ops._triton.launch import run_on
+from slotmesh.ops._triton.tile import eliminate, sum_of
 
-# Numbers of a block that one thread holds, with up to 16 slots, and programs that keep a GPU busy.
+# Numbers of a block per thread, with up to 16 slots, and programs that keep a GPU busy.
 NUMBERS, PROGRAMS = 32, 264
 
 
@@ -29,7 +28,7 @@ def pulled(plan, grad, k, m, n, N: tl.constexpr, M: tl.constexpr):
     at = rows[:, None] * n + cols[None, :]
     p = tl.load(plan + at, mask=inside, other=0.0).to(tl.float64)
     g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float64)
-    # What no mass goes to can have any gradient.
+    # Entries without mass may have any gradient.
     w = tl.where(p == 0, 0.0, p * g)
     c = sum_of(p, 0)
     share = tl.where(c > 0, 1.0 / tl.where(c > 0, c, 1.0), c * 0.0)
@@ -66,14 +65,15 @@ def adjoint_gather_kernel(plan, grad, parts, m, n, blocks, N: tl.constexpr, M: t
 
 @triton.jit
 def adjoint_apply_kernel(
-    plan, grad, parts, by_cost, by_a, by_b, scale, m, n, blocks, N: tl.constexpr, M: tl.constexpr
+    plan, grad, parts, grad_cost, grad_a, grad_b, scale, m, n, blocks,
+    N: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """Gradients by the log kernel, times scale, and by both masses."""
+    """Gradients of the log kernel, times scale, and of both masses."""
     element = tl.program_id(0).to(tl.int64)
     rows = tl.arange(0, M)
     plan += element * m * n
     grad += element * m * n
-    by_cost += element * m * n
+    grad_cost += element * m * n
     parts += element * tl.num_programs(1) * (M * M + M + 1)
     common = tl.full((M, M), 0.0, tl.float64)
     right = tl.full((M,), 0.0, tl.float64)
@@ -96,26 +96,26 @@ def adjoint_apply_kernel(
     # A constant may move between x and y. Slots are scaled last, so the total of b has no effect.
     x = tl.where(filled, x + (whole - sum_of(mass * x, 0)) / total, 0.0)
     if tl.program_id(1) == 0:
-        tl.store(by_a + element * m + rows, x.to(tl.float32), mask=rows < m)
+        tl.store(grad_a + element * m + rows, x.to(tl.float32), mask=rows < m)
     for k in range(blocks):
         k += tl.program_id(1) * blocks
         p, w, into, share, cols, at, inside = pulled(plan, grad, k, m, n, N, M)
         y = share * (into - sum_of(p * x[:, None], 0))
         g = scale * (w - p * (x[:, None] + y[None, :]))
-        tl.store(by_cost + at, g.to(by_cost.dtype.element_ty), mask=inside)
-        tl.store(by_b + element * n + cols, y.to(tl.float32), mask=cols < n)
+        tl.store(grad_cost + at, g.to(grad_cost.dtype.element_ty), mask=inside)
+        tl.store(grad_b + element * n + cols, y.to(tl.float32), mask=cols < n)
 
 
 def adjoint(
-    plan: Tensor, grad: Tensor, by_cost: Tensor, by_a: Tensor, by_b: Tensor, scale: float
+    plan: Tensor, grad: Tensor, grad_cost: Tensor, grad_a: Tensor, grad_b: Tensor, scale: float
 ) -> None:
-    """Fill the gradients by cost (batch, m, n), a (batch, m) and b (batch, n); all contiguous."""
+    """Fill the gradients of cost (batch, m, n), a (batch, m) and b (batch, n); all contiguous."""
     batch, m, n = plan.shape
     rows = max(2, 1 << (m - 1).bit_length())
-    warps = max(4, rows // 4)  # or the system of the slots would not fit into registers
+    warps = max(4, rows // 4)  # fewer have no room for the system in their registers
     columns = 32 * warps * min(NUMBERS, 512 // rows) // rows
     blocks = -(-n // columns)
-    # A block each, or several where there are more than a GPU works on at once.
+    # One block each, or several if there are more than a GPU works on at once.
     each = min(blocks, -(-blocks * batch // PROGRAMS))
     n_parts = -(-blocks // each)
     parts = plan.new_empty((batch, n_parts, rows * rows + rows + 1), dtype=torch.float64)
@@ -124,5 +124,5 @@ def adjoint(
     run_on(where, adjoint_gather_kernel, grid, plan, grad, parts, m, n, each, **size)
     run_on(
         where, adjoint_apply_kernel, grid,
-        plan, grad, parts, by_cost, by_a, by_b, scale, m, n, each, **size,
+        plan, grad, parts, grad_cost, grad_a, grad_b, scale, m, n, each, **size,
     )  # fmt: skip

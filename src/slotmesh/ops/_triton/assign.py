@@ -1,7 +1,7 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
-"""One-to-one assignment of small matrices: shortest augmenting paths, one program an element.
+# type: ignore  # Triton's language only looks like Python
+"""One-to-one assignment of small matrices: shortest augmenting paths, one program per element.
 
-The algorithm of Jonker and Volgenant as SciPy has it. Rows are the smaller side, be it slots or
+The algorithm of Jonker and Volgenant, as in SciPy. Rows are the smaller side, be it slots or
 inputs; they are added one by one, each along the shortest path to a free column, in float64.
 """
 
@@ -10,8 +10,7 @@ inputs; they are added one by one, each along the shortest path to a free column
 import triton
 import triton.language as tl
 
-from slotmesh.ops._triton.pick import any_of, entry, min_of
-from slotmesh.ops._triton.tile import sum_of
+from slotmesh.ops._triton.tile import any_of, entry, min_of, sum_of
 
 
 @triton.jit
@@ -35,7 +34,7 @@ def shortest_path(c, i, u, v, row_of, index, real, SIZE: tl.constexpr):
         far = tl.where(better, through, far)
         before = tl.where(better, row, before)
         length = min_of(tl.where(real & ~reached, far, float("inf")), 0)
-        # Of equally near columns a free one, which ends the path.
+        # Among equally near columns prefer a free one, which ends the path.
         near = real & ~reached & (far <= length)
         column = min_of(tl.where(near, tl.where(row_of < 0, index, index + SIZE), 2 * SIZE), 0)
         reached = reached | (index == column % SIZE)
@@ -55,7 +54,7 @@ def assign_kernel(
     slots = tl.load(slot_mask + element * m + index, mask=index < m, other=0) != 0
     inputs = tl.load(input_mask + element * n + index, mask=index < n, other=0) != 0
     flip = sum_of(tl.where(slots, 1, 0), 0) > sum_of(tl.where(inputs, 1, 0), 0)
-    # As numbers: a choice between boolean vectors cannot be compiled.
+    # As numbers: a choice between boolean vectors does not compile.
     rows = tl.where(flip, tl.where(inputs, 1, 0), tl.where(slots, 1, 0))
     real = tl.where(flip, tl.where(slots, 1, 0), tl.where(inputs, 1, 0)) > 0
     inside = (rows > 0)[:, None] & real[None, :]

@@ -1,9 +1,9 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
-"""The backward kernel: reverse mode through Sinkhorn, or through all that MESH ran one by another.
+# type: ignore  # Triton's language only looks like Python
+"""The backward kernel: reverse mode through Sinkhorn, or through all Sinkhorns of MESH in turn.
 
 The plan's gradient enters at the last half-step over slots and walks back through the iterations,
-as the entropy's does in the forward kernel. Where MESH reuses potentials with their graph
-(``C.keep``) what arrives at the first u goes on into the Sinkhorn before, with the cost it had.
+as the entropy's does in the forward kernel. If MESH reuses potentials with their graph
+(``C.keep``), the gradient of the first u continues into the previous Sinkhorn, with its cost.
 """
 
 # ruff: noqa: N803, RUF059
@@ -33,7 +33,7 @@ from slotmesh.ops._triton.tile import (
 
 @triton.jit
 def seed(e, w, cols, weight, offset, grad_plan, grad_v, place, C: tl.constexpr):
-    """Gradient by the log kernel through the last half-step over slots (M, N), and by the last v.
+    """Gradients of the log kernel (M, N) through the last half-step, and of the last v.
 
     With the plan ``P = weight e w`` this is ``P grad - e w offset``; offset holds the row's mean.
     """
@@ -68,7 +68,7 @@ def enter(
     u, kappa, weight, offset, c, source, there, place, masses, grad_plan, grad_v, chunks, scale,
     post, turn, C: tl.constexpr,
 ):  # fmt: skip
-    """Gradient by u before the last iteration of the last Sinkhorn."""
+    """Gradient of u before the last iteration of the last Sinkhorn."""
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
         tile, cols, mass, b = block(k, c, source, there, place, masses, C)
@@ -84,9 +84,9 @@ def walk_back(
     x, last, log_a_grad, c, source, there, place, masses, record, flows, n_iters, chunks, scale,
     post, turn, C: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient by u after iteration ``last`` to that after the first.
+    """From the gradient of u after iteration ``last`` to that after the first.
 
-    ``flows`` gets each of them over r, and their sum is added to the gradient by log a.
+    ``flows`` gets each of them over r, and their sum is added to the gradient of log a.
     """
     rows, m, n, start, stop = place
     flow = x * read_row(record, 2 * n_iters + last - 1, rows, m, 0.0)
@@ -117,10 +117,10 @@ def assemble(
     tile, cols, b, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows, last,
     n_iters, scale, SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block by the log kernel (M, N) and by log b (N,), from what flows into each u.
+    """Gradients of the log kernel (M, N) and of log b (N,), from what flows into each u.
 
-    Also e of the first iteration and the gradient by its v over s, of which the gradient by the
-    first u is made.
+    Also e of the first iteration and the gradient of its v over s, from which the gradient of the
+    first u is computed.
     """
     rows, m, n, start, stop = place
     if SEEDED:
@@ -153,7 +153,7 @@ def finish(
     grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
     SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of one Sinkhorn; returns those by its first u and the temperature."""
+    """Write the gradients of one Sinkhorn; returns those of its first u and the temperature."""
     rows, m, n, start, stop = place
     first_kappa = read_row(record, n_iters, rows, m, 0.0)
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
@@ -177,10 +177,10 @@ def finish(
         write(g_cost, g, rows, cols, m, n, stop)
         if C.grad_marginals:
             has_log = mass >= SMALLEST
-            by_b = tl.where(has_log, log_b_grad / tl.where(has_log, mass, 1.0), 0.0)
+            grad_b = tl.where(has_log, log_b_grad / tl.where(has_log, mass, 1.0), 0.0)
             if not SEEDED:
-                by_b += tl.load(g_b + cols, mask=cols < stop, other=0.0)
-            tl.store(g_b + cols, by_b, mask=cols < stop)
+                grad_b += tl.load(g_b + cols, mask=cols < stop, other=0.0)
+            tl.store(g_b + cols, grad_b, mask=cols < stop)
     x = first_kappa
     if C.keep or C.grad_init:
         x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
@@ -231,17 +231,17 @@ def backward_kernel(
     kappa = read_row(record, 2 * n_iters - 1, rows, m, 0.0)
     inverse = tl.where(there, read_row(record, 3 * n_iters - 1, rows, m, 0.0), 0.0)
 
-    by_mass = tl.full((C.M,), 0.0, tl.float32)
+    grad_mass = tl.full((C.M,), 0.0, tl.float32)
     log_a_grad = tl.full((C.M,), 0.0, tl.float32)
     if C.grad_plan:
-        by_mass, turn = plan_mean(
+        grad_mass, turn = plan_mean(
             u, kappa, c, source, there, place, masses, grad_plan, chunks, scale, post, turn, C
         )
-        by_mass = by_mass * inverse
+        grad_mass = grad_mass * inverse
     if C.grad_u:
         log_a_grad = tl.load(grad_u + element * m + rows, mask=rows < m, other=0.0)
     weight = mass * inverse
-    offset = weight * by_mass + log_a_grad * inverse
+    offset = weight * grad_mass + log_a_grad * inverse
     if n_iters > 1:
         x, turn = enter(
             u, kappa, weight, offset, c, source, there, place, masses, grad_plan, grad_v, chunks,
@@ -277,8 +277,8 @@ def backward_kernel(
 
     if C.grad_marginals:
         has_log = (mass >= SMALLEST) & there
-        by_a = by_mass + tl.where(has_log, log_a_grad / tl.where(has_log, mass, 1.0), 0.0)
-        write_row(g_a, element, by_a, rows, m)
+        grad_a = grad_mass + tl.where(has_log, log_a_grad / tl.where(has_log, mass, 1.0), 0.0)
+        write_row(g_a, element, grad_a, rows, m)
     if C.grad_init:
         write_row(g_init, element, x, rows, m)
     if C.grad_tau:

@@ -1,7 +1,7 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
-"""Distances of few queries to many keys: a block of keys is read once and meets every query.
+# type: ignore  # Triton's language only looks like Python
+"""Distances of few queries to many keys: a block of keys is read once for all queries.
 
-Differences, not the expanded square: exact for vectors that are nearly equal.
+From differences, not the expanded square: exact for vectors that are nearly equal.
 """
 
 # ruff: noqa: N803
@@ -10,19 +10,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slotmesh.ops._triton.device import run_on
+from slotmesh.ops._triton.launch import run_on
 from slotmesh.ops._triton.tile import sum_of
 
 
 @triton.jit
 def _mine(blocks):
-    """The batch element and the block of this program: together they can be over 65,535."""
+    """The batch element and the block of this program, of which there can be over 65,535."""
     return (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
 
 
 @triton.jit
 def _at(i_b, o_n, o_d, n, d):
-    """Where a block of keys (N, D) is, and which of it is there."""
+    """Offsets of a block of keys (N, D), and which of them exist."""
     at = (i_b * n + o_n)[:, None] * d + o_d[None, :]
     return at, (o_n < n)[:, None] & (o_d < d)[None, :]
 
@@ -53,7 +53,7 @@ def distance_backward_kernel(
     cost,
     grad,
     parts,
-    by_keys,
+    grad_keys,
     m,
     n,
     d,
@@ -62,11 +62,11 @@ def distance_backward_kernel(
     N: tl.constexpr,
     D: tl.constexpr,
 ):
-    """Gradients of a block of keys; parts (B, blocks, m, d) has that by queries of each block.
+    """Gradients of a block of keys; parts (B, blocks, m, d) has those of queries for each block.
 
-    Differences need not be formed for each pair: what pulls a key is its own place times the sum of
-    the weights, less the weighted sum of queries. Places are taken from the first query, so that
-    only those much nearer to each other than queries are lose digits.
+    Differences need not be formed for each pair: the gradient of a key is the key times the sum of
+    the weights, minus the weighted sum of queries. Coordinates are relative to the first query, so
+    that only keys much closer to a query than queries to each other lose digits.
     """
     i_b, i_n = _mine(blocks)
     o_n, o_d = i_n * N + tl.arange(0, N), tl.arange(0, D)
@@ -79,7 +79,7 @@ def distance_backward_kernel(
     total = tl.full((N,), 0.0, tl.float32)
     for i in range(m):
         b_q = tl.load(queries + i * d + o_d, mask=o_d < d, other=0.0).to(tl.float32) - origin
-        # By what the gradient of each cost multiplies their difference.
+        # The factor of each difference in the gradient.
         row = i_b * m + i
         b_w = tl.load(grad + row * n + o_n, mask=o_n < n, other=0.0).to(tl.float32)
         if SQUARED:
@@ -93,12 +93,12 @@ def distance_backward_kernel(
         b_dq = b_q * sum_of(b_w, 0) - sum_of(b_w[:, None] * b_k, 0)
         tl.store(parts + i * d + o_d, b_dq, mask=o_d < d)
     b_dk = b_k * total[:, None] - pulled
-    tl.store(by_keys + at, b_dk.to(by_keys.dtype.element_ty), mask=inside)
+    tl.store(grad_keys + at, b_dk.to(grad_keys.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def distance_fold_kernel(
-    parts, by_queries, n_parts, size, blocks, P: tl.constexpr, S: tl.constexpr
+    parts, grad_queries, n_parts, size, blocks, P: tl.constexpr, S: tl.constexpr
 ):
     """Sum of parts (B, n_parts, size) to (B, size), in the dtype of the queries."""
     i_b, i_s = _mine(blocks)
@@ -109,14 +109,14 @@ def distance_fold_kernel(
         rows = (start + o_p).to(tl.int64)
         there = (rows < n_parts)[:, None] & (o_s < size)[None, :]
         total += tl.load(parts + rows[:, None] * size + o_s[None, :], mask=there, other=0.0)
-    found = sum_of(total, 0).to(by_queries.dtype.element_ty)
-    tl.store(by_queries + i_b * size + o_s, found, mask=o_s < size)
+    found = sum_of(total, 0).to(grad_queries.dtype.element_ty)
+    tl.store(grad_queries + i_b * size + o_s, found, mask=o_s < size)
 
 
-# Numbers of a block, and its warps: for vectors of 64 on an H200.
+# Numbers of a block, and its warps: for vectors of size 64 on an H200.
 FORWARD = {"numbers": 4096, "num_warps": 4}
 BACKWARD = {"numbers": 2048, "num_warps": 1}
-# Parts that are read at once, and the numbers of each.
+# Parts read at once, and numbers of each.
 FOLD = {"P": 32, "S": 64, "num_warps": 4}
 
 
@@ -142,21 +142,21 @@ def backward(
     keys: Tensor,
     cost: Tensor,
     grad: Tensor,
-    by_queries: Tensor,
-    by_keys: Tensor,
+    grad_queries: Tensor,
+    grad_keys: Tensor,
     squared: bool,
 ) -> None:
-    """Fill by_queries (B, m, d) and by_keys (B, n, d); all contiguous."""
+    """Fill grad_queries (B, m, d) and grad_keys (B, n, d); all contiguous."""
     (batch, m, d), n = queries.shape, keys.shape[1]
     size = _block(d, **BACKWARD)
     blocks = -(-n // size["N"])
     parts = cost.new_empty((batch, blocks, m, d))
     run_on(
         cost.device, distance_backward_kernel, (batch * blocks,),
-        queries, keys, cost, grad, parts, by_keys, m, n, d, blocks, squared, **size,
+        queries, keys, cost, grad, parts, grad_keys, m, n, d, blocks, squared, **size,
     )  # fmt: skip
     folds = -(-m * d // FOLD["S"])
     run_on(
         cost.device, distance_fold_kernel, (batch * folds,),
-        parts, by_queries, blocks, m * d, folds, **FOLD,
+        parts, grad_queries, blocks, m * d, folds, **FOLD,
     )  # fmt: skip

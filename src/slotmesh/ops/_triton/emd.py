@@ -1,10 +1,10 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
+# type: ignore  # Triton's language only looks like Python
 """Exact transport between few slots and many inputs: successive shortest paths over the slots.
 
 Every input starts in the slot that is cheapest at good potentials (see ``emd_start``). That plan is
 optimal for the masses that the slots then have; each path from a slot with too much to one with too
-little, the shortest in reduced cost, keeps it so and brings the masses nearer to those asked for.
-An arc from slot i to slot k moves the input of i that costs least more in k.
+little, the shortest in reduced cost, preserves that and brings the masses closer to those wanted.
+An arc from slot i to slot k moves the input of i for which k costs the least extra.
 
 The entries above 0 always form a forest, so the result is a vertex: of equally short paths the one
 is taken that makes the fewest new entries, and two slots of one tree are joined at no cost and
@@ -21,12 +21,11 @@ from slotmesh.ops._triton.emd_end import complete, misplaced, price
 from slotmesh.ops._triton.emd_moves import move_along, move_together, together
 from slotmesh.ops._triton.emd_paths import hops, nearest_of, search, trace
 from slotmesh.ops._triton.emd_start import rescale, spread, start
-from slotmesh.ops._triton.pick import any_of, min_of
-from slotmesh.ops._triton.tile import max_of, sum_of
+from slotmesh.ops._triton.tile import any_of, max_of, min_of, sum_of
 
-# Excess and lack below this share of all mass count as none.
+# Excess and deficit below this share of all mass count as none.
 TINY = tl.constexpr(1e-14)
-# What may be left where rounding made the two totals differ.
+# What may remain if rounding made the two totals differ.
 LEFT = tl.constexpr(1e-9)
 
 
@@ -71,7 +70,7 @@ def emd_kernel(
     mass = tl.load(a + element * m + rows, mask=rows < m, other=0.0).to(tl.float64)
     total = sum_of(mass, 0)
     rescale(b + element * n, total, data, C)
-    # Where there is no mass at all, some slot takes part all the same, and gets nothing.
+    # If there is no mass at all, some slot takes part anyway and gets nothing.
     takes = tl.where(total > 0, mass, tl.where(rows == 0, 1.0, 0.0)) > 0
     size, finite = spread(data, takes, C)
     u = start(
@@ -105,7 +104,7 @@ def emd_kernel(
         room = tl.load(inputs, mask=on & (before >= 0), other=float("inf"))
         ends = tl.where(rows == sink, -excess, tl.where(rows == source, excess, float("inf")))
         amount = min_of(tl.minimum(ends, room), 0)
-        # Inputs that cost the same go together, or many copies of one would go one by one.
+        # Inputs of equal cost move together; many copies of one would otherwise move one by one.
         more = amount
         if tie > 0:
             more = together(hop, sink, min_of(ends, 0), least, data, C)

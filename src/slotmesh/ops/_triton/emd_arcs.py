@@ -1,4 +1,4 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
+# type: ignore  # Triton's language only looks like Python
 """Arcs from slot to slot: the input that costs least to move, and whether others cost the same.
 
 ``own`` holds for each input the slots that it has mass in, as bits. An arc is one integer: its

@@ -1,13 +1,12 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
-"""What is left to do once a plan is optimal: potentials where no mass is, and a check of sums."""
+# type: ignore  # Triton's language only looks like Python
+"""After a plan is optimal: potentials of elements without mass, and a check of the sums."""
 
 # ruff: noqa: N803, RUF059
 
 import triton
 import triton.language as tl
 
-from slotmesh.ops._triton.pick import any_of, min_of
-from slotmesh.ops._triton.tile import sum_of
+from slotmesh.ops._triton.tile import any_of, min_of, sum_of
 
 
 @triton.jit
@@ -44,7 +43,7 @@ def price(u, heavy, slots, input_mask, v_out, data, INPUTS: tl.constexpr, C: tl.
     for s in range((n + C.block - 1) // C.block):
         cols = s * C.block + tl.arange(0, C.block)
         c = load_costs(cols, data, C)
-        # Where an input has no mass, slots without any bound its potential too.
+        # If an input has no mass, slots without mass bound its potential too.
         has = tl.load(b + cols, mask=cols < n, other=0.0) > 0
         bound = (heavy[:, None] & has[None, :]) | (slots[:, None] & ~has[None, :])
         v = min_of(tl.where(bound, c - u[:, None], float("inf")), 0)

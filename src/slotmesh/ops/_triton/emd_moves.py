@@ -1,8 +1,8 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
-"""Mass that moves along a path, from the sink back to the source, and the arcs that this changes.
+# type: ignore  # Triton's language only looks like Python
+"""Moves of mass along a path, from the sink back to the source, and the arcs that they change.
 
-Moves go by way of memory that all threads read: they wait for each other before every store, and
-after it before anyone reads again.
+Moves go through memory that all threads read: threads wait for each other before every store, and
+after it before any of them reads again.
 """
 
 # ruff: noqa: N803, RUF059
@@ -12,8 +12,7 @@ import triton.language as tl
 
 from slotmesh.ops._triton.emd_arcs import INDEX, TIE, at, bit, extra, put, rescan, scan_pair
 from slotmesh.ops._triton.emd_paths import BEFORE, SHARED
-from slotmesh.ops._triton.pick import entry, min_of
-from slotmesh.ops._triton.tile import max_of, sum_of
+from slotmesh.ops._triton.tile import ADD, entry, max_of, min_of, sum_of
 
 
 @triton.jit
@@ -51,7 +50,7 @@ def move_one(i, k, j, amount, data):
 
 @triton.jit
 def move_along(hop, sink, amount, apart, least, which, split, data, C: tl.constexpr):
-    """Move an amount along a path, one input an arc."""
+    """Move an amount along a path, one input per arc."""
     cost, plan, own, b, m, n = data
     rows = tl.arange(0, C.M)
     k = sink
@@ -107,11 +106,11 @@ def move_tied(i, k, least, amount, tiny, data, C: tl.constexpr):
         d, owners = extra(i, k, cols, data)
         equal = (owners == bit(i)) & (d == least)
         mass = tl.where(equal, tl.load(b + cols, mask=cols < n, other=0.0), 0.0)
-        upto = before + tl.associative_scan(mass, 0, tl.standard._sum_combine)
+        upto = before + tl.associative_scan(mass, 0, ADD)
         last = min_of(tl.where(equal & (upto > amount + tiny), cols, n), 0)
         last = tl.where(done > 0, 0, last)
         whole = equal & (cols < last)
-        # Where the strip is short every warp reads all of it.
+        # If the strip is short every warp reads all of it.
         tl.debug_barrier()
         tl.store(plan + i * n + cols, mass * 0.0, mask=whole)
         tl.store(plan + k * n + cols, mass, mask=whole)
@@ -131,7 +130,7 @@ def move_tied(i, k, least, amount, tiny, data, C: tl.constexpr):
 
 @triton.jit
 def together(hop, sink, amount, least, data, C: tl.constexpr):
-    """How much of an amount can go along a path if inputs that cost the same go together."""
+    """How much of an amount can move along a path if inputs of equal cost move together."""
     cost, plan, own, b, m, n = data
     rows = tl.arange(0, C.M)
     k = sink
@@ -152,7 +151,7 @@ def together(hop, sink, amount, least, data, C: tl.constexpr):
 
 @triton.jit
 def move_together(hop, sink, amount, tiny, apart, least, which, split, data, C: tl.constexpr):
-    """move_along where inputs that cost the same go together."""
+    """move_along for inputs of equal cost, which move together."""
     cost, plan, own, b, m, n = data
     rows = tl.arange(0, C.M)
     k = sink

@@ -1,4 +1,4 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
+# type: ignore  # Triton's language only looks like Python
 """Shortest paths from slots with too much to slots with too little, over arcs between slots.
 
 A path is a vector (M,) of hops. The hop of a slot is one integer: the slot before it, the arc from
@@ -11,8 +11,7 @@ import triton
 import triton.language as tl
 
 from slotmesh.ops._triton.emd_arcs import TIE
-from slotmesh.ops._triton.pick import entry
-from slotmesh.ops._triton.tile import max_of, sum_of
+from slotmesh.ops._triton.tile import entry, max_of, sum_of
 
 SHARED = tl.constexpr(1 << 15)
 # The slot before is above these bits.

@@ -1,10 +1,10 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
+# type: ignore  # Triton's language only looks like Python
 """Slot potentials near those of exact transport: Newton's method on the smoothed dual.
 
 With all inputs shared out by softmax the dual is a smooth concave function of m potentials, and a
 pass over the inputs gives its gradient and its m x m Hessian together. The temperature falls from
-the spread of the costs to next to nothing. Nothing here need be exact: what is missing is made up
-by augmenting paths, one for each input that is still in the wrong slot.
+the spread of the costs to almost zero. Nothing here has to be exact: augmenting paths fix the rest,
+one for each input that is still in the wrong slot.
 """
 
 # ruff: noqa: N803, RUF059
@@ -12,9 +12,7 @@ by augmenting paths, one for each input that is still in the wrong slot.
 import triton
 import triton.language as tl
 
-from slotmesh.ops._triton.linear import eliminate
-from slotmesh.ops._triton.pick import any_of, min_of
-from slotmesh.ops._triton.tile import LOG2E, max_of, sum_of
+from slotmesh.ops._triton.tile import LOG2E, any_of, eliminate, max_of, min_of, sum_of
 
 # The spread of the costs over the first temperature, and each temperature over the next.
 FIRST = tl.constexpr(4.0)
@@ -23,8 +21,8 @@ COOLING = tl.constexpr(3.5)
 LONGEST = tl.constexpr(4.0)
 # Keeps the Hessian from being singular, as a share of a slot's mass.
 DAMPING = tl.constexpr(0.01)
-# Where a slot was off by this share of all mass, or of a slot's mean mass, another step is taken at
-# the same temperature, up to so many.
+# If a slot is off by this share of all mass, or of a slot's mean mass, another step is taken at the
+# same temperature, up to so many.
 OFF = tl.constexpr(0.05)
 OFF_OWN = tl.constexpr(0.5)
 MOST_STEPS = tl.constexpr(6)
@@ -72,7 +70,7 @@ def spread(data, takes, C: tl.constexpr):
         cols = k * C.N + tl.arange(0, C.N)
         has = tl.load(b + cols, mask=cols < n, other=0.0) > 0
         c = costs(data, cols, takes, C)
-        # Whatever an input without mass costs, nothing is moved there.
+        # The cost of an input without mass does not matter.
         bad += tl.where(has & any_of(~(tl.abs(c) < float("inf")), 0), 1, 0)
         mean = sum_of(c, 0) / count
         away = sum_of(tl.where(takes[:, None], tl.abs(c - mean[None, :]), 0.0), 0)
@@ -106,7 +104,7 @@ def slope(u, inverse, sharpness, data, takes, share, scratch, C: tl.constexpr):
         y = (q * tl.sqrt(w * n)[None, :]).to(tl.float16)
         y = tl.permute(tl.reshape(y, (C.M, C.warps, C.N // C.warps)), (1, 0, 2))
         common = tl.dot(y, tl.permute(y, (0, 2, 1)), common)
-    # By way of memory, or else all of this would be laid out as the matrix units like it.
+    # Through memory; otherwise all of this would get the layout of the matrix units.
     entries = rows[:, None] * C.M + rows[None, :]
     tl.store(scratch + entries, sum_of(common, 0) / n)
     tl.debug_barrier()

@@ -1,9 +1,9 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
-"""The forward kernel: MESH's descent on the cost, then Sinkhorn; without descent, Sinkhorn alone.
+# type: ignore  # Triton's language only looks like Python
+"""The forward kernel: MESH's steps on the cost, then Sinkhorn; without steps, Sinkhorn alone.
 
 One program (or ``C.split`` of them) owns a batch element. It walks over its inputs block by block,
-once an iteration; with ``C.resident`` there is one block, which stays in registers. ``trace`` keeps
-what reverse mode needs, for a Sinkhorn of T iterations 3 T vectors over slots: u before each
+once per iteration; with ``C.resident`` there is one block, which stays in registers. ``trace``
+keeps what reverse mode needs, for a Sinkhorn of T iterations 3 T vectors over slots: u before each
 iteration, kappa before each, 1/r of each.
 """
 
@@ -37,17 +37,17 @@ from slotmesh.ops._triton.tile import (
     write_row,
 )
 
-# A gradient shorter than this is not blown up to length 1, as in slotmesh.ops.mesh.naive.
+# A gradient shorter than this is not scaled up to length 1, as in slotmesh.ops._naive.
 SHORTEST = tl.constexpr(1e-12)
 EPSILON = tl.constexpr(2.0**-23)
 
 
 @triton.jit
 def cold_start(first, c, source, there, place, masses, chunks, scale, post, turn, C: tl.constexpr):
-    """The state (u, kappa) of the first potentials (M,), fit for any costs.
+    """The state (u, kappa) of the first potentials (M,), for costs of any size.
 
-    A slot that is far from every input has shares that are all too small for a float, although
-    their ratios matter: its u is raised until the largest share is 2^-40, and kappa makes up.
+    The shares of a slot that is far from every input are all too small for a float, although their
+    ratios matter: its u is raised until the largest share is 2^-40, and kappa compensates.
     """
     takes_part = there & (first > -float("inf"))
     u = tl.where(there, tl.where(takes_part, first * LOG2E, 0.0), ABSENT)
@@ -112,11 +112,11 @@ def iterate(
 
 @triton.jit
 def seed(z, e, s, w, weight, mean):
-    """Entropy's derivative by the log kernel through the plan and the last half-step over slots.
+    """Derivative of the entropy with respect to the log kernel, through the last half-step.
 
     With P the plan this is ``-P (log P - mean of log P in the row)``: a constant added to log P
-    changes nothing, since the sums of rows are fixed, so only the well-conditioned part is left.
-    Also the derivative by the last v.
+    changes nothing, since row sums are fixed, so only the well-conditioned part is left. Also the
+    derivative with respect to the last v.
     """
     d = e * w[None, :] * weight[:, None] * (z + log_or_zero(w)[None, :] - mean[:, None])
     return d, sum_of(d, 0)
@@ -129,7 +129,7 @@ def walk_back(
 ):  # fmt: skip
     """Reverse mode through the iterations down to the first: what flows into each u.
 
-    ``flows`` gets, for each iteration but the last, the derivative by u over r.
+    ``flows`` gets, for each iteration but the last, the derivative with respect to u over r.
     """
     rows, m, n, start, stop = place
     if n_iters > 1:
@@ -164,7 +164,7 @@ def walk_back(
 def assemble(
     tile, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C: tl.constexpr,
 ):  # fmt: skip
-    """The derivative (M, N) of the entropy by the log kernel, from what flows into each u."""
+    """The derivative (M, N) of the entropy, from what flows into each u."""
     rows, m, n, start, stop = place
     z, e, s, w, top = shares(tile, scale, u, kappa, b)
     g, y = seed(z, e, s, w, weight, mean)
@@ -182,7 +182,7 @@ def assemble(
 
 @triton.jit
 def uncertainty(tile, b, u, kappa, weight, mean, inverse, scale):
-    """How far off the derivative (M, N) may be, over epsilon, as in slotmesh.ops.mesh.naive."""
+    """Error bound of the derivative (M, N) over epsilon, as in slotmesh.ops._naive."""
     z, e, s, w, top = shares(tile, scale, u, kappa, b)
     share = e * w[None, :]
     size = tl.abs(tile * scale) + tl.abs(u)[:, None]
@@ -195,7 +195,7 @@ def step_down(
     u, kappa, weight, mean, inverse, c, source, there, place, masses, record, flows, slope, history,
     n_iters, chunks, scale, length, post, turn, C: tl.constexpr,
 ):  # fmt: skip
-    """Change the cost by a step of the given length down the entropy; returns the resident block.
+    """Take a step of the given length down the entropy; returns the resident block.
 
     d/dC is -1/temperature times d/dK, so descending on C ascends on the log kernel K.
     """
@@ -220,7 +220,7 @@ def step_down(
     squared = sum_of(squares, 0)
     least = SHORTEST * SHORTEST
     factor = length * tl.rsqrt(tl.where(squared < least, least, squared))
-    # Where there is nothing but rounding, its direction is not to be followed.
+    # A derivative that is only rounding has no direction to follow.
     factor = tl.where(squared < EPSILON * EPSILON * sum_of(offs, 0), 0.0, factor)
     tl.debug_barrier()
     if C.resident:
@@ -241,7 +241,7 @@ def step_down(
 
 @triton.jit
 def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr):
-    """The k-th block of costs as they came, with noise, and zeros for padding."""
+    """The k-th block of the given costs with noise, and zeros for padding."""
     rows, m, n, start, stop = place
     cols = columns(k, place, C)
     tile = read(cost, rows, cols, m, n, stop)
@@ -257,7 +257,7 @@ def forward_kernel(
     sigma, temperature, length, m, n, width, chunks, batch, n_steps, n_iters,
     C: tl.constexpr,
 ):  # fmt: skip
-    """Costs (batch, m, n) to plan, potentials, error, changed costs, and the trace for backward."""
+    """Costs (batch, m, n) to plan, potentials, error, adjusted costs, and the trace."""
     element, place, post = my_part(mail, m, n, width, C)
     rows, m, n, start, stop = place
     area = element * m * n

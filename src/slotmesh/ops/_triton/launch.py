@@ -1,4 +1,4 @@
-"""From tensors to kernels: how blocks are cut, what is allocated, what is passed."""
+"""Launches of kernels: how matrices are cut into blocks, and onto which device they go."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slotmesh.ops._fused import Gradients, Incoming, Operands, Past, Results, Wanted
 from slotmesh.ops._triton import backward as _backward
 from slotmesh.ops._triton import forward as _forward
-from slotmesh.ops._triton.device import run_on
+from slotmesh.ops.problem import Settings
 
 _kernels: Any = (_forward, _backward)
 _torch: Any = torch
@@ -17,7 +18,7 @@ _torch: Any = torch
 
 @dataclass(frozen=True)
 class Cut:
-    """How a cost matrix is cut up: compile-time sizes of the kernels."""
+    """How a cost matrix is cut into blocks: compile-time sizes of the kernels."""
 
     M: int  # slots, padded to a power of two
     N: int  # inputs in a block
@@ -36,7 +37,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Case:
-    """What a kernel is compiled for: its cut, and which arguments are there."""
+    """What a kernel is compiled for: its cut, and which arguments it has."""
 
     M: int
     N: int
@@ -62,25 +63,25 @@ class Case:
     grad_init: bool = False
 
 
-# Numbers of a block that one thread holds, the most threads of a program, the most programs that
-# share an element, and the fewest inputs that are worth a program of their own.
+# Numbers of a block per thread, most warps per program, most programs that share an element, and
+# the fewest inputs that are worth a program of their own.
 NUMBERS, WARPS, PARTS, INPUTS = 32, 8, 32, 256
 
 
 def choose(batch: int, m: int, n: int, processors: int) -> Cut:
-    """A cut that keeps the matrix in registers where it fits, and all processors at work.
+    """Choose a cut that keeps the matrix in registers if it fits, and all processors busy.
 
     Programs that share an element wait for each other, so all have to run at once. There are then
-    at most as many as processors, each of which has room for one, whatever it takes of registers
-    and memory; and the launch is cooperative, so none starts before all can. Not even several such
-    kernels on several streams can keep each other from the processors that they wait for.
+    at most as many as processors, each of which has room for one, whatever registers and memory it
+    needs; and the launch is cooperative, so none starts before all can. So not even several such
+    kernels on several streams can block each other.
     """
     rows = max(2, _power(m))
     split = 1
     while 2 * split * batch <= processors and 2 * split * INPUTS <= n and split < PARTS:
         split *= 2
     width = min(n, Cut(rows, 1, split, 1).width(n))
-    # A small matrix waits for itself, not for registers: 8 numbers a thread were fastest.
+    # Small matrices are bound by latency, not registers: 8 numbers per thread were fastest.
     warps = min(WARPS, max(1, _power(width) * rows // (32 * 8)))
     columns = max(32, min(_power(width), 32 * NUMBERS * warps // rows))
     return Cut(rows, columns, split, warps, 2 if rows == NUMBERS // 2 else 1)
@@ -89,12 +90,12 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
 @lru_cache
 def _processors(device: torch.device) -> int:
     if device.type != "cuda":
-        return 0  # Triton's interpreter runs one program after another: none may wait for a later
+        return 0  # Triton's interpreter runs programs one by one: none may wait for a later one
     return _torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def cut_for(cost: Tensor) -> Cut:
-    """The cut for costs (batch, m, n) on the device where they are."""
+    """The cut for costs (batch, m, n) on their device."""
     batch, m, n = cost.shape
     return choose(batch, m, n, _processors(cost.device))
 
@@ -104,62 +105,21 @@ def _power(x: int) -> int:
 
 
 def _post(cost: Tensor, cut: Cut) -> Tensor:
-    """Where programs that share an element exchange sums."""
+    """Memory in which programs that share an element exchange sums."""
     if cut.split == 1:
         return cost
     return cost.new_zeros(4 * len(cost) * cut.split * cut.M, dtype=torch.int64)
 
 
-def forward(
-    cost: Tensor,
-    noise: Tensor | None,
-    a: Tensor | None,
-    b: Tensor | None,
-    slot_mask: Tensor | None,
-    input_mask: Tensor | None,
-    tau: Tensor | None,
-    init: Tensor | None,
-    outputs: tuple[Tensor, ...],
-    *,
-    sigma: float,
-    temperature: float,
-    length: float,
-    per_entry: bool,
-    n_steps: int,
-    n_iters: int,
-    mesh: bool,
-    fresh: bool,
-    keep: bool,
-) -> None:
-    """Run the forward kernel on contiguous tensors.
-
-    Args:
-        cost: ``(batch, m, n)``, any floating dtype up to float32; so ``noise``, in units of sigma.
-        noise: None for none.
-        a: float32 masses ``(batch, m)``, given together with ``b`` or not at all.
-        b: ``(batch, n)``.
-        slot_mask: boolean ``(batch, m)``.
-        input_mask: boolean ``(batch, n)``.
-        tau: ``(batch,)``, used instead of ``temperature``.
-        init: ``(batch, m)``, the first u.
-        outputs: plan, u, v, error, trace, and for MESH the changed cost and its history.
-        sigma: Standard deviation of the noise.
-        temperature: Of every Sinkhorn.
-        length: Of MESH's steps; with ``per_entry`` the root mean square of a real entry's change.
-        per_entry: See ``length``.
-        n_steps: Of MESH.
-        n_iters: Of each Sinkhorn.
-        mesh: Whether there are a changed cost and steps on it.
-        fresh: Whether each step's Sinkhorn starts from zero.
-        keep: Whether to keep the history and a trace of each step.
-    """
+def forward(operands: Operands, settings: Settings, results: Results) -> None:
+    """Run the forward kernel, which fills the results."""
+    cost, noise, a, b, slots, inputs, tau, init = operands
     batch, m, n = cost.shape
     if batch == 0:
         return
-    plan, u, v, error, trace, *rest = outputs
-    changed, history = rest or (cost, cost)
+    plan, u, v, error, trace, changed, history = results
+    n_iters, mesh = settings.n_iters, settings.mesh
     cut = cut_for(cost)
-    mail = _post(cost, cut)
     resident = cut.chunks(n) == 1
     slope = plan if plan.dtype == torch.float32 else changed
     if mesh and not resident and slope is changed:
@@ -174,64 +134,41 @@ def forward(
         mesh=mesh,
         noise=noise is not None,
         marginals=a is not None,
-        slot_mask=slot_mask is not None,
-        input_mask=input_mask is not None,
+        slot_mask=slots is not None,
+        input_mask=inputs is not None,
         tau=tau is not None,
         init=init is not None,
-        per_entry=per_entry,
-        fresh=fresh,
-        keep=keep,
+        per_entry=settings.per_entry,
+        fresh=settings.fresh,
+        keep=settings.keep,
     )
     run_on(
         cost.device, _kernels[0].forward_kernel, (batch * cut.split,),
-        cost, _or(noise, cost), _or(a, cost), _or(b, cost), _bytes(slot_mask, cost),
-        _bytes(input_mask, cost), _or(tau, cost), _or(init, cost),
-        plan, u, v, error, changed, history, slope, trace, flows, mail,
-        sigma, temperature, length, m, n, cut.width(n), cut.chunks(n), batch, n_steps, n_iters,
+        cost, _or(noise, cost), _or(a, cost), _or(b, cost), _bytes(slots, cost),
+        _bytes(inputs, cost), _or(tau, cost), _or(init, cost),
+        plan, u, v, error, changed, history, slope, trace, flows, _post(cost, cut),
+        settings.sigma, settings.temperature, settings.length,
+        m, n, cut.width(n), cut.chunks(n), batch, settings.n_steps, n_iters,
         case, num_warps=cut.warps, together=cut.split > 1,
     )  # fmt: skip
 
 
 def backward(
-    cost: Tensor,
-    history: Tensor | None,
-    trace: Tensor,
-    a: Tensor | None,
-    b: Tensor | None,
-    slot_mask: Tensor | None,
-    input_mask: Tensor | None,
-    tau: Tensor | None,
-    grads: tuple[Tensor | None, ...],
-    outputs: tuple[Tensor, ...],
-    *,
-    temperature: float,
-    mesh: bool,
-    wanted: tuple[bool, bool, bool],
+    operands: Operands,
+    past: Past,
+    incoming: Incoming,
+    settings: Settings,
+    wanted: Wanted,
+    grads: Gradients,
 ) -> None:
-    """Run the backward kernel on contiguous tensors.
-
-    Args:
-        cost: The cost that the plan belongs to.
-        history: For MESH with its potentials' graph, the costs of the steps before.
-        trace: Of the forward kernel.
-        a: As in the forward kernel; so ``b``, the masks, ``tau``.
-        b: As there.
-        slot_mask: As there.
-        input_mask: As there.
-        tau: As there.
-        grads: Of plan, u, v and the changed cost, each may be None.
-        outputs: Gradients by cost, a, b, tau and init.
-        temperature: As there.
-        mesh: As there.
-        wanted: Whether the gradients by the masses, tau and init are asked for.
-    """
+    """Run the backward kernel, which fills the gradients."""
+    cost, _, a, b, slots, inputs, tau, _ = operands
+    trace, history = past
     batch, m, n = cost.shape
     if batch == 0:
         return
     cut = cut_for(cost)
-    mail = _post(cost, cut)
-    keep = history is not None
-    n_iters = trace.shape[2] // 3
+    n_iters = settings.n_iters
     flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
     case = Case(
         cut.M,
@@ -239,32 +176,62 @@ def backward(
         cut.split,
         cut.vector,
         resident=cut.chunks(n) == 1,
-        mesh=mesh,
+        mesh=settings.mesh,
         marginals=a is not None,
-        slot_mask=slot_mask is not None,
-        input_mask=input_mask is not None,
+        slot_mask=slots is not None,
+        input_mask=inputs is not None,
         tau=tau is not None,
-        keep=keep,
-        grad_plan=grads[0] is not None,
-        grad_u=grads[1] is not None,
-        grad_v=grads[2] is not None,
-        grad_changed=grads[3] is not None,
-        grad_marginals=wanted[0],
-        grad_tau=wanted[1],
-        grad_init=wanted[2],
+        keep=history is not None,
+        grad_plan=incoming.plan is not None,
+        grad_u=incoming.u is not None,
+        grad_v=incoming.v is not None,
+        grad_changed=incoming.changed is not None,
+        grad_marginals=wanted.masses,
+        grad_tau=wanted.tau,
+        grad_init=wanted.init,
     )
     run_on(
         cost.device, _kernels[1].backward_kernel, (batch * cut.split,),
-        cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _bytes(slot_mask, cost),
-        _bytes(input_mask, cost), _or(tau, cost), *(_or(g, cost) for g in grads),
-        *outputs, flows, mail,
-        temperature, m, n, cut.width(n), cut.chunks(n), batch, len(trace) - 1, n_iters,
+        cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _bytes(slots, cost),
+        _bytes(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
+        *grads, flows, _post(cost, cut),
+        settings.temperature, m, n, cut.width(n), cut.chunks(n), batch, len(trace) - 1, n_iters,
         case, num_warps=cut.warps, together=cut.split > 1,
     )  # fmt: skip
 
 
+def run_on(
+    device: torch.device,
+    kernel: Any,
+    grid: tuple[int, ...],
+    *args: Any,
+    together: bool = False,
+    **options: Any,
+) -> None:
+    """Launch a kernel on a device; Triton itself uses the current one, whatever it is given.
+
+    Args:
+        device: The device of all tensors among the arguments.
+        kernel: A function of ``triton.jit``.
+        grid: Number of programs; only the first dimension may exceed 65,535.
+        args: Arguments of the kernel.
+        together: Whether programs wait for each other, so that all of them have to run at once. The
+            launch is then cooperative: the driver starts all programs or, while others hold the
+            processors, none, and it refuses a grid that can never fit. At most one program per
+            processor always fits.
+        options: More arguments of the kernel, and of the compiler.
+    """
+    if together:
+        options["launch_cooperative_grid"] = True
+    if device.type != "cuda" or device.index == _torch.cuda.current_device():
+        kernel[grid](*args, **options)
+        return
+    with _torch.cuda.device(device):
+        kernel[grid](*args, **options)
+
+
 def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
-    """Something to point at where an argument is missing."""
+    """A tensor to point at if an argument is missing."""
     return stand_in if tensor is None else tensor
 
 

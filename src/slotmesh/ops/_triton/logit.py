@@ -1,8 +1,8 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
-"""One number of each element by a hidden layer that never leaves the chip.
+# type: ignore  # Triton's language only looks like Python
+"""One logit per element through a hidden layer that never leaves the chip.
 
-Written out, the hidden layer of all inputs is several times as large as the inputs, and it is read
-and written six times for its gradient: more than a MESH iteration moves.
+In memory, the hidden layer of all inputs is several times as large as the inputs, and its gradient
+reads and writes it six times: more than a MESH iteration moves.
 """
 
 # ruff: noqa: N803
@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slotmesh.ops._triton.device import run_on
+from slotmesh.ops._triton.launch import run_on
 from slotmesh.ops._triton.tile import sum_of
 
 PROGRAMS = 264
-"""Of the gradient at most: two for each multiprocessor of an H200."""
+"""Most programs of the gradient: two per multiprocessor of an H200."""
 
 
 @triton.jit
@@ -55,7 +55,7 @@ def logit_backward_kernel(
     bias,
     last,
     grad,
-    by_x,
+    grad_x,
     parts,
     n,
     d: tl.constexpr,
@@ -64,16 +64,16 @@ def logit_backward_kernel(
     D: tl.constexpr,
     H: tl.constexpr,
 ):
-    """Gradient by elements; parts (programs, h d + h + h) has those by weights, bias and last.
+    """Gradient of elements; parts (programs, h d + h + h) has those of weights, bias and last.
 
     The hidden layer is (H, N), so that sums over elements stay within a few threads.
     """
     o_d, o_h, o_i = tl.arange(0, D), tl.arange(0, H), tl.arange(0, N)
     b_w, b_b, b_l = _layer(weight, bias, last, d, h, D, H)
-    by_w = tl.full((H, D), 0.0, tl.float32)
-    by_b = tl.full((H,), 0.0, tl.float32)
-    by_l = tl.full((H,), 0.0, tl.float32)
-    # Only where a block starts needs 64 bits: offsets inside it take half the registers.
+    grad_w = tl.full((H, D), 0.0, tl.float32)
+    grad_b = tl.full((H,), 0.0, tl.float32)
+    grad_l = tl.full((H,), 0.0, tl.float32)
+    # Only the start of a block needs 64 bits: offsets inside it take half the registers.
     at = o_i[:, None] * d + o_d[None, :]
     for start in range(tl.program_id(0) * N, n, tl.num_programs(0) * N):
         o_n = start + o_i
@@ -82,19 +82,19 @@ def logit_backward_kernel(
         b_x = tl.load(x + base + at, mask=inside, other=0.0).to(tl.bfloat16)
         b_g = tl.load(grad + o_n, mask=o_n < n, other=0.0).to(tl.float32)
         hidden = tl.maximum(tl.dot(b_w, tl.trans(b_x)) + b_b[:, None], 0.0)
-        by_l += sum_of(hidden * b_g[None, :], 1)
+        grad_l += sum_of(hidden * b_g[None, :], 1)
         pull = tl.where(hidden > 0, b_g[None, :] * b_l[:, None], 0.0)
-        by_b += sum_of(pull, 1)
+        grad_b += sum_of(pull, 1)
         pull = pull.to(tl.bfloat16)
-        by_w = tl.dot(pull, b_x, by_w)
+        grad_w = tl.dot(pull, b_x, grad_w)
         b_dx = tl.dot(tl.trans(pull), b_w)
-        tl.store(by_x + base + at, b_dx.to(by_x.dtype.element_ty), mask=inside)
+        tl.store(grad_x + base + at, b_dx.to(grad_x.dtype.element_ty), mask=inside)
     parts += tl.program_id(0) * h * (d + 2)
     there = o_h < h
     in_w = there[:, None] & (o_d < d)[None, :]
-    tl.store(parts + o_h[:, None] * d + o_d[None, :], by_w, mask=in_w)
-    tl.store(parts + h * d + o_h, by_b, mask=there)
-    tl.store(parts + h * d + h + o_h, by_l, mask=there)
+    tl.store(parts + o_h[:, None] * d + o_d[None, :], grad_w, mask=in_w)
+    tl.store(parts + h * d + o_h, grad_b, mask=there)
+    tl.store(parts + h * d + h + o_h, grad_l, mask=there)
 
 
 @triton.jit
@@ -115,14 +115,14 @@ def logit_fold_kernel(
     tl.store(rest + row * (d + 2) + col, sum_of(total, 0), mask=o_s < size)
 
 
-# Elements of a block, and how it runs: for 64 features and 128 hidden on an H200.
+# Elements of a block, and options: for 64 features and 128 hidden units on an H200.
 FORWARD = {"N": 128, "num_warps": 4, "num_stages": 1}
 FEW = {"N": 32, "num_warps": 4, "num_stages": 1}
-# With half of a multiprocessor's registers, so that two programs share it.
+# With half of a multiprocessor's registers, so that two programs fit.
 MANY = {"N": 64, "num_warps": 8, "num_stages": 3, "maxnreg": 128}
-# For more features or hidden, where the registers of the two above do not hold a block.
+# For more features or hidden units, for which the two above have too few registers.
 WIDE = {"N": 32, "num_warps": 8, "num_stages": 3}
-# Numbers of a program, and at most how many of their parts it reads at once.
+# Numbers per program, and how many of their parts it reads at once, at most.
 FOLD = {"S": 64, "num_warps": 4}
 MOST_PARTS = 32
 
@@ -133,7 +133,7 @@ def _size(d: int, h: int) -> dict[str, int]:
 
 
 def _backward(n: int, d: int, h: int) -> dict[str, int]:
-    """How the gradient runs: few elements have a program for each block."""
+    """Options of the gradient: few elements have one program per block."""
     if d > 64 or h > 128:
         return WIDE
     return FEW if n <= PROGRAMS * FEW["N"] else MANY
@@ -154,17 +154,17 @@ def backward(
     bias: Tensor,
     last: Tensor,
     grad: Tensor,
-    by_x: Tensor,
+    grad_x: Tensor,
     rest: Tensor,
 ) -> None:
-    """Fill by_x (n, d), and rest (h, d + 2) by weight, bias and last; all contiguous."""
+    """Fill grad_x (n, d), and rest (h, d + 2) of weight, bias and last; all contiguous."""
     (n, d), h = x.shape, weight.shape[0]
     run = _backward(n, d, h)
     programs = min(PROGRAMS, -(-n // run["N"]))
     parts = rest.new_empty((programs, rest.numel()))
     run_on(
         x.device, logit_backward_kernel, (programs,),
-        x, weight, bias, last, grad, by_x, parts, n, d, h, **_size(d, h), **run,
+        x, weight, bias, last, grad, grad_x, parts, n, d, h, **_size(d, h), **run,
     )  # fmt: skip
     at_once = min(MOST_PARTS, max(2, 1 << (programs - 1).bit_length()))
     run_on(

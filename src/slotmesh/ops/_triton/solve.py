@@ -1,4 +1,4 @@
-"""From tensors to the kernels of the exact solvers."""
+"""Launches of the exact solvers."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from slotmesh.ops._triton import assign as _assign
 from slotmesh.ops._triton import emd as _emd
-from slotmesh.ops._triton.device import run_on
+from slotmesh.ops._triton.launch import run_on
 
 _kernels: Any = (_assign, _emd)
 _torch: Any = torch
 
 
 @dataclass(frozen=True)
-class Case:
+class EmdCase:
     """What the transport kernel is compiled for."""
 
     M: int  # slots, padded to a power of two
@@ -39,7 +39,7 @@ WIDE_MEMORY = 96 * 1024
 TEMPERATURES = 6
 
 
-def choose(m: int, n: int, wide: bool) -> Case:
+def choose(m: int, n: int, wide: bool) -> EmdCase:
     """Blocks that fit into registers; ``wide`` allows the larger ones for few slots."""
     rows, width = max(2, _power(m)), _power(n)
     numbers = NUMBERS
@@ -50,7 +50,7 @@ def choose(m: int, n: int, wide: bool) -> Case:
     warps = min(WARPS, warps)
     columns = max(16 * warps, min(width, 32 * numbers * warps // rows))
     strip = max(16, min(width, 256 * warps))
-    return Case(rows, columns, max(16, columns // 2), strip, warps, TEMPERATURES)
+    return EmdCase(rows, columns, max(16, columns // 2), strip, warps, TEMPERATURES)
 
 
 @lru_cache

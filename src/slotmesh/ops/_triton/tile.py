@@ -1,16 +1,16 @@
-# type: ignore  # kernels are a language of their own, which only looks like Python
-"""What the kernels do to one block of a cost matrix, and to the masses and potentials beside it.
+# type: ignore  # Triton's language only looks like Python
+"""Operations of the kernels on one block of a cost matrix and its masses and potentials.
 
-A block holds all M slots (rows, padded to a power of two) of N inputs (columns), so everything over
-slots stays inside it, and over inputs there is one sum a half-step. Logarithms are to base 2.
+A block holds all M slots (rows, padded to a power of two) of N inputs (columns), so sums over slots
+stay inside it, and there is one sum over inputs per half-step. Logarithms are to base 2.
 
 The state of the slots is a pair (u, kappa) that stands for the potential ``u + log2(kappa)``. The
 half-step over inputs gives the shares ``Q = kappa e / s`` of each input, with
 ``e = exp2(u - cost * scale - highest)``, ``s = sum_i kappa e``; the half-step over slots needs no
 exponential of its own, since its softmax is ``R = e w / r`` with ``w = b / s`` and
 ``r = sum_j e w``. The split between u and kappa keeps e in range where a slot has little or no mass
-(kappa near 0) or gets next to nothing of every input at first (``cold_start``), and it makes the
-half-step over slots free of logarithms: the exponent of ``a / r`` goes to u, its mantissa to kappa.
+(kappa near 0) or gets almost nothing of every input at first (``cold_start``), and the half-step
+over slots needs no logarithms: the exponent of ``a / r`` goes to u, its mantissa to kappa.
 """
 
 # ruff: noqa: N803, RUF059, SIM108
@@ -18,13 +18,15 @@ half-step over slots free of logarithms: the exponent of ``a / r`` goes to u, it
 import triton
 import triton.language as tl
 
+from slotmesh.ops._private import find
+
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-# As in slotmesh.ops._problem: less mass than this counts as none.
+# As in slotmesh.ops.problem: less mass than this counts as none.
 SMALLEST = tl.constexpr(1e-30)
-# The potential of a slot that is not there; finite, so that 0 times it is 0.
+# The potential of an absent slot; finite, so that 0 times it is 0.
 ABSENT = tl.constexpr(-1e30)
-# Slots below 2^-40 of mass, or of the best share, are held there by u, and the rest is in kappa.
+# Slots below 2^-40 of mass, or of the best share, are kept there by u; kappa has the rest.
 LEAST = tl.constexpr(-40.0)
 LEAST_MASS = tl.constexpr(2.0**-40)
 # The sum of a row of shares is at least this; a mass over it is still finite.
@@ -32,15 +34,71 @@ TINIEST = tl.constexpr(1e-30)
 
 
 @triton.jit
+def _add(a, b):
+    return a + b
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def _smaller(a, b):
+    return tl.minimum(a, b)
+
+
+# Triton's own if it has them: its interpreter reduces with these far faster than with others.
+ADD = find("triton.language.standard._sum_combine", _add)
+LARGER = find("triton.language.standard._elementwise_max", _larger)
+SMALLER = find("triton.language.standard._elementwise_min", _smaller)
+
+
+@triton.jit
 def sum_of(x, axis: tl.constexpr):
     """Sum along an axis; tl.sum itself cannot be interpreted once triton was imported natively."""
-    return tl.reduce(x, axis, tl.standard._sum_combine)
+    return tl.reduce(x, axis, ADD)
 
 
 @triton.jit
 def max_of(x, axis: tl.constexpr):
     """Largest along an axis."""
-    return tl.reduce(x, axis, tl.standard._elementwise_max)
+    return tl.reduce(x, axis, LARGER)
+
+
+@triton.jit
+def min_of(x, axis: tl.constexpr):
+    """Smallest along an axis."""
+    return tl.reduce(x, axis, SMALLER)
+
+
+@triton.jit
+def any_of(x, axis: tl.constexpr):
+    """Whether any entry along an axis is true."""
+    return max_of(tl.where(x, 1, 0), axis) > 0
+
+
+@triton.jit
+def entry(x, index, i):
+    """x[i] of a vector with its indices; 0 if there is no i."""
+    return sum_of(tl.where(index == i, x, 0), 0)
+
+
+@triton.jit
+def eliminate(h, g, m, M: tl.constexpr):
+    """Solve h x = g by Gauss-Jordan; h (M, M) is positive definite, so no rows are swapped.
+
+    Rows from m on are those of a diagonal matrix.
+    """
+    rows = tl.arange(0, M)
+    diagonal = rows[:, None] == rows[None, :]
+    for k in range(m):
+        row = sum_of(tl.where((rows == k)[:, None], h, 0.0), 0)
+        column = sum_of(tl.where((rows == k)[None, :], h, 0.0), 1)
+        factor = tl.where(rows == k, 0.0, column / entry(column, rows, k))
+        h -= factor[:, None] * row[None, :]
+        g -= factor * entry(g, rows, k)
+    return g / sum_of(tl.where(diagonal, h, 0.0), 1)
 
 
 @triton.jit
@@ -73,7 +131,7 @@ def write_row(base, index, value, rows, m):
 
 @triton.jit
 def my_part(mail, m, n, width, C: tl.constexpr):
-    """Which batch element and which of its inputs this program works on."""
+    """The batch element and the inputs that this program works on."""
     number = tl.program_id(0)
     if C.split > 1:
         # With 32 bits the compiler keeps more in registers than there are.
@@ -100,7 +158,7 @@ def columns(k, place, C: tl.constexpr):
 
 @triton.jit
 def clean(c, there, input_mask, cols, stop, C: tl.constexpr):
-    """A block whose padding may hold anything, with zeros there."""
+    """A block with zeros in its padding, which may hold anything."""
     if C.slot_mask:
         c = tl.where(there[:, None], c, 0.0)
     if C.input_mask:
@@ -111,7 +169,7 @@ def clean(c, there, input_mask, cols, stop, C: tl.constexpr):
 
 @triton.jit
 def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
-    """Which slots are real, their mass, that of its logarithm, and this as held times spare."""
+    """Which slots are real, their mass, that of its logarithm, and that as held times spare."""
     there = rows < m
     if C.slot_mask:
         there = tl.load(slot_mask + rows, mask=there, other=0) != 0
@@ -119,7 +177,7 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
         mass = tl.load(a + rows, mask=rows < m, other=0.0)
     else:
         mass = tl.where(there, 1.0, 0.0)
-    # Where no slot has any mass, its logarithm counts as 0 (see log_marginal).
+    # If no slot has any mass, its logarithm counts as 0 (see log_marginal).
     some = max_of(tl.where(mass >= SMALLEST, 1, 0), 0) > 0
     counted = tl.where(some, tl.where(mass >= SMALLEST, mass, 0.0), 1.0)
     held = tl.where(counted < LEAST_MASS, LEAST_MASS, counted)
@@ -128,7 +186,7 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
 
 @triton.jit
 def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexpr):
-    """How many inputs are real, the mass of one where it is uniform, whether any has some."""
+    """How many inputs are real, the mass of each if uniform, and whether any has some."""
     rows, m, n, start, stop = place
     real = total * 0 + n
     heavy = real
@@ -160,7 +218,7 @@ def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexp
 
 @triton.jit
 def input_masses(cols, stop, masses, C: tl.constexpr):
-    """Mass of each input, and the mass that its logarithm stands for."""
+    """Mass of each input, and the mass for its logarithm."""
     b, input_mask, even, some = masses
     inside = cols < stop
     if C.marginals:
@@ -190,13 +248,13 @@ def block(k, resident, source, there, place, masses, C: tl.constexpr):
 
 @triton.jit
 def shares(c, scale, u, kappa, b):
-    """The half-step over inputs: log2 e, e, s and w as above, and the highest exponents."""
+    """Half-step over inputs: log2 e, e, s and w as above, and the highest exponents."""
     x = c * scale + u[:, None]
     top = max_of(x, 0)
     z = x - top[None, :]
     e = tl.exp2(z)
     s = sum_of(e * kappa[:, None], 0)
-    # Padding can have any potentials, and no shares; NaN stays.
+    # Padding can have any potentials but no shares; NaN stays NaN.
     s = tl.where(s == 0, 1.0, s)
     return z, e, s, b / s, top
 
@@ -209,7 +267,7 @@ def log_or_zero(w):
 
 @triton.jit
 def scale_slots(u, r, held, spare):
-    """The half-step over slots: the next state (u, kappa), and 1/r."""
+    """Half-step over slots: the next state (u, kappa), and 1/r."""
     inverse = 1.0 / tl.where(r < TINIEST, TINIEST, r)  # NaN stays
     bits = (held * inverse).to(tl.int32, bitcast=True)
     exponent = (bits >> 23) - 127
@@ -221,10 +279,10 @@ def scale_slots(u, r, held, spare):
 def exchange(x, post, turn, SIZE: tl.constexpr, C: tl.constexpr, MAX: tl.constexpr = False):
     """Sum (or largest) of a vector (SIZE,) over the programs that share a batch element.
 
-    Each number travels in one word with the count of exchanges, so whoever reads the word knows
-    whether it has come, and no barrier is needed. Two boxes suffice: nobody sends into a box again
-    before having read the next one, which everybody fills only after having emptied this one.
-    Programs that wait hold their processor: all have to run at once (see ``launch.choose``).
+    Each number is sent in one word with the count of exchanges, so a reader knows whether it has
+    arrived, and no barrier is needed. Two boxes suffice: no program writes to a box again before it
+    has read the other one, which all programs fill only after they have emptied this one. Waiting
+    programs occupy their processor, so all have to run at once (see ``launch.choose``).
     """
     if C.split > 1:
         entries = tl.arange(0, SIZE)
@@ -258,6 +316,6 @@ def exchange_pair(x, y, post, turn, C: tl.constexpr):
 
 @triton.jit
 def late(got, stamp):
-    """Whether some word is not of this exchange."""
+    """Whether a word of this exchange is missing."""
     wrong = tl.where((got >> 32) == stamp, 0, 1)
     return max_of(max_of(wrong, 0), 0) > 0

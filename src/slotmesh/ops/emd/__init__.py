@@ -7,18 +7,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from slotmesh.ops import _checks as checks
-from slotmesh.ops._kernels import use_solver
-from slotmesh.ops._problem import (
+from slotmesh.ops import checks
+from slotmesh.ops._fused import use_solver
+from slotmesh.ops.emd.pot import emd_batch
+from slotmesh.ops.emd.triton import MOST, emd_small
+from slotmesh.ops.problem import (
+    Given,
     Problem,
     check_problem,
     compute_dtype,
+    expanded_masks,
     marginal_error,
     marginals,
     problem,
 )
-from slotmesh.ops.emd.pot import emd_batch
-from slotmesh.ops.emd.triton import MOST, emd_small
 from slotmesh.ops.transport import Transport
 
 EMDBackend = Literal["auto", "pot", "triton"]
@@ -33,13 +35,13 @@ def emd(
     input_mask: Tensor | None = None,
     backend: EMDBackend = "auto",
 ) -> Transport:
-    """Optimal transport without regularisation: the exact plan of least total cost.
+    """Optimal transport without regularisation: the exact plan of minimal total cost.
 
     The plan is a vertex of the transport polytope, with at most m + n - 1 entries above 0; ties
     are broken, always in the same way for the same problem and backend.
 
     **The plan carries no gradient**, whatever ``cost`` requires: it is piecewise constant in the
-    cost. To learn a cost, add a term that has one, as :class:`slotmesh.nn.EMD` does, or use
+    cost. To learn a cost, add a differentiable term, as :class:`slotmesh.nn.EMD` does, or use
     :func:`slotmesh.mesh`. The *value* of the optimum has a gradient, ``(t.plan * cost).sum()``.
 
     Args:
@@ -51,16 +53,16 @@ def emd(
         input_mask: ``(..., n)``, True where an input is real.
         backend: ``"pot"`` (network simplex on the CPU, a batch over all cores: this waits for a
             GPU), ``"triton"`` (shortest augmenting paths in one kernel on a CUDA device, for at
-            most 32 slots and 16,384 inputs, which waits for nothing), or ``"auto"``, the kernel on
-            a CUDA device where the sizes fit, else POT. Of several best plans they may choose
+            most 32 slots and 16,384 inputs, which does not wait), or ``"auto"``, the kernel for
+            CUDA tensors of these sizes, else POT. Of several optimal plans they may choose
             different ones.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` with the dual variables as potentials. On a GPU, where
-        values are not looked at, costs that are not finite make the kernel's plan NaN.
+        values are not checked, costs that are not finite make the kernel's plan NaN.
 
     Raises:
-        ValueError: If an argument does not fit; values are only looked at on the CPU (see
+        ValueError: If an argument is invalid; values are only checked on the CPU (see
             :func:`slotmesh.ops.set_value_checks`).
 
     Example:
@@ -74,17 +76,15 @@ def emd(
         False
     """
     checks.check_choice("emd", "backend", backend, ("auto", "pot", "triton"))
-    batch = check_problem("emd", cost, a, b, slot_mask, input_mask)
-    task = (cost, a, b, slot_mask, input_mask)
-    if use_solver("emd", backend, cost, MOST, "pot"):
-        plan, u, v, error, optimal = _by_kernel(batch, *task)
-    else:
-        plan, u, v, error, optimal = _by_pot(*task)
+    given = Given("emd", cost, a, b, slot_mask, input_mask)
+    batch = check_problem(given)
+    kernel = use_solver("emd", backend, cost, MOST, "pot")
+    plan, u, v, error, optimal = _with_kernel(given, batch) if kernel else _with_pot(given)
     if checks.can_read_values(optimal) and not bool(optimal.all()):
         warnings.warn(
             f"emd: {int((~optimal).sum())} of {optimal.numel()} problems stopped before their "
-            "optimum; their plans are feasible, not exact (see Transport.converged). Rescale very "
-            "uneven costs.",
+            "optimum; their plans are feasible but not exact (see Transport.converged). Rescale "
+            "very uneven costs.",
             stacklevel=2,
         )
     return Transport(
@@ -98,22 +98,17 @@ def emd(
     )
 
 
-def _by_kernel(
-    batch: tuple[int, ...],
-    cost: Tensor,
-    a: Tensor | None,
-    b: Tensor | None,
-    slot_mask: Tensor | None,
-    input_mask: Tensor | None,
+def _with_kernel(
+    given: Given, batch: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Plan, u, v, marginal error and whether it is optimal; as few steps as can be before a GPU."""
-    if checks.can_read_values(cost, a, b, slot_mask, input_mask):
-        problem("emd", cost, a, b, slot_mask, input_mask)  # for its errors
+    """Plan, u, v, marginal error and whether it is optimal, with few operations before the GPU."""
+    if checks.can_read_values(*given.tensors()):
+        problem(given)  # for its errors
+    cost = given.cost
     (m, n), size = cost.shape[-2:], math.prod(batch)
-    slots = None if slot_mask is None else slot_mask.expand(*batch, m)
-    inputs = None if input_mask is None else input_mask.expand(*batch, n)
+    slots, inputs = expanded_masks(given, batch)
     like = cost.new_empty((), dtype=compute_dtype(cost)).expand(*batch, m, n)
-    mass_a, mass_b = marginals("emd", a, b, slots, inputs, like)
+    mass_a, mass_b = marginals(given, slots, inputs, like)
     plan, u, v, steps, error = emd_small(
         cost.detach().expand(*batch, m, n).reshape(size, m, n),
         mass_a.detach().reshape(size, m),
@@ -130,18 +125,11 @@ def _by_kernel(
     )
 
 
-def _by_pot(
-    cost: Tensor,
-    a: Tensor | None,
-    b: Tensor | None,
-    slot_mask: Tensor | None,
-    input_mask: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The same, by POT."""
-    task = problem("emd", cost, a, b, slot_mask, input_mask)
-    home = cost.device
+def _with_pot(given: Given) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The same by POT."""
+    task, home = problem(given), given.cost.device
     if home.type == "mps":  # an Apple GPU, which has no float64
-        task = Problem(*(None if x is None else x.cpu() for x in task))  # pyright: ignore
+        task = Problem(*(x.cpu() if isinstance(x, Tensor) else x for x in task))  # pyright: ignore
     mass_a, mass_b = task.a.detach().double(), task.b.detach().double()
     total_b = mass_b.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     mass_b = mass_b * (mass_a.sum(-1, keepdim=True) / total_b)
@@ -153,15 +141,15 @@ def _by_pot(
     u, v = _complete(task, u.reshape(*batch, m), v.reshape(*batch, n))
     dtype = task.cost.dtype
     error = marginal_error(plan, mass_a, mass_b).to(dtype)
-    results = (plan.to(cost.dtype), u.to(dtype), v.to(dtype), error, optimal.reshape(batch))
+    results = (plan.to(given.cost.dtype), u.to(dtype), v.to(dtype), error, optimal.reshape(batch))
     plan, u, v, error, optimal = (x.to(home) for x in results)
     return plan, u, v, error, optimal
 
 
 def _complete(task: Problem, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Give elements that no mass reaches the largest potentials that the costs allow them.
+    """Give elements without mass, which POT leaves out, the largest feasible potentials.
 
-    POT leaves these elements out; padding gets 0.
+    Padding gets 0.
     """
     cost, a, b = (x.detach().double() for x in (task.cost, task.a, task.b))
     slots = torch.ones_like(a, dtype=torch.bool) if task.slots is None else task.slots

@@ -1,7 +1,7 @@
 """Exact transport by POT's network simplex, as a torch operator.
 
-POT solves one problem at a time on the CPU; it lets go of the interpreter's lock while it does, so
-a batch is spread over threads.
+POT solves one problem at a time on the CPU and releases the interpreter's lock meanwhile, so a
+batch is spread over threads.
 """
 
 import os
@@ -14,10 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slotmesh.ops._private import custom_op, register_vmap
+
 Array = NDArray[np.float64]
 
 
-@torch.library.custom_op("slotmesh::emd", mutates_args=())
+@custom_op("slotmesh::emd", mutates_args=())
 def emd_batch(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(batch, m, n), (batch, m), (batch, n) to plan, u, v and whether each plan is optimal.
 
@@ -45,13 +47,13 @@ def emd_batch(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
     )
 
 
-@emd_batch.register_fake  # pyright: ignore
+@emd_batch.register_fake
 def _(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     optimal = torch.empty(cost.shape[:1], dtype=torch.bool, device=cost.device)
     return torch.empty_like(cost), torch.empty_like(a), torch.empty_like(b), optimal
 
 
-@torch.library.register_vmap(emd_batch)  # pyright: ignore
+@register_vmap(emd_batch)
 def _(info: Any, in_dims: tuple[int | None, ...], cost: Tensor, a: Tensor, b: Tensor) -> Any:
     moved = [
         x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
@@ -69,8 +71,8 @@ def _solve(cost: Array, a: Array, b: Array) -> tuple[Array, Array, Array, bool]:
     plan, u, v = np.zeros_like(cost), np.zeros_like(a), np.zeros_like(b)
     if not (a > 0).any() or not (b > 0).any():
         return plan, u, v, True
-    # The simplex has absolute thresholds for reduced costs and masses: bring both to size 1, the
-    # masses by a power of two, which rounds nothing.
+    # The simplex has absolute thresholds for reduced costs and masses: scale both to about 1, the
+    # masses by a power of two, which is exact.
     scale = float(np.abs(cost[filled]).max()) or 1.0
     unit = float(np.ldexp(1.0, int(np.frexp(a.sum())[1]) - 1))
     transport: Any = ot.emd  # pyright: ignore

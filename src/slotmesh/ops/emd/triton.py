@@ -1,11 +1,11 @@
-"""Exact transport as one operator of torch, on top of the kernel for few slots."""
+"""Exact transport as an operator of torch on top of the kernel for few slots."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from slotmesh.ops._typed import custom_op
+from slotmesh.ops._private import custom_op, register_vmap
 
 # Slots and inputs that the kernel takes.
 MOST = (32, 16_384)
@@ -29,7 +29,7 @@ def emd_small(
 
     outputs = _outputs(cost, a)
     m, n = cost.shape[1:]
-    # Each path moves an input for good, but for a few; ties and bad starts need no more than this.
+    # Nearly every path settles an input for good; ties and bad starts need no more than this.
     most = 16 * (n + m * m)
     slots, inputs = (None if x is None else x.contiguous() for x in (slots, inputs))
     solve.emd(cost.contiguous(), a.contiguous(), b.contiguous(), slots, inputs, outputs, most)
@@ -58,7 +58,7 @@ def _outputs(cost: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     )
 
 
-@torch.library.register_vmap(emd_small)  # pyright: ignore
+@register_vmap(emd_small)
 def _(info: Any, in_dims: tuple[int | None, ...], *args: Tensor | None) -> Any:
     moved: list[Tensor | None] = []
     for x, dim in zip(args, in_dims, strict=True):

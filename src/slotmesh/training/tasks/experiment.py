@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from slotmesh.nn import FixedGaussian, LearnedGaussian, LearnedSlots, SharedSlot, SlotInitializer
-from slotmesh.ops._noise import SharedGenerator
+from slotmesh.nn.noise import SharedGenerator
 from slotmesh.training.published import Row
 from slotmesh.training.settings import InitName, Settings
 from slotmesh.training.variants import VARIANTS

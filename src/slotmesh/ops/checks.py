@@ -1,4 +1,4 @@
-"""Checks of what a caller passes in: what came, what was expected, how to mend it.
+"""Checks of arguments; each error says what it got, what it expected and how to fix it.
 
 Shapes, dtypes and devices are always checked. Values (finite costs, non-negative marginals, ...)
 are read only where reading them is free: on the CPU and outside of compilation, so that no check
@@ -11,9 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from slotmesh.ops._private import transform
+
 ValueChecks = Literal["auto", "always", "never"]
 
 _mode: ValueChecks = "auto"
+_torch: Any = torch
 
 
 def set_value_checks(mode: ValueChecks) -> ValueChecks:
@@ -24,7 +27,7 @@ def set_value_checks(mode: ValueChecks) -> ValueChecks:
             for the GPU at each call: meant for debugging), ``"never"`` not at all.
 
     Returns:
-        The mode that was in force before.
+        The previous mode.
 
     Example:
         >>> from slotmesh.ops import set_value_checks
@@ -39,20 +42,20 @@ def set_value_checks(mode: ValueChecks) -> ValueChecks:
 
 
 def can_read_values(*tensors: Tensor | None) -> bool:
-    """Whether the values of these tensors may be looked at now."""
+    """Whether the values of these tensors may be read now."""
     if torch.compiler.is_compiling() or _mode == "never":
         return False
     given = [t for t in tensors if t is not None]
     # Subclasses (fake, distributed, ...) and tensors inside vmap have no plain values to read.
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta for t in given):
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore
+    if transform() is not None:
         return False
     return _mode == "always" or all(t.device.type == "cpu" for t in given)
 
 
 def check_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> None:
-    """One of a few named options."""
+    """Check that an option has one of a few values."""
     if value not in choices:
         raise ValueError(
             f"{op}: {name} is {value!r}, expected one of {', '.join(repr(c) for c in choices)}."
@@ -60,7 +63,7 @@ def check_choice(op: str, name: str, value: object, choices: tuple[object, ...])
 
 
 def check_gradient(op: str, grad: object, potentials: object) -> None:
-    """How MESH is differentiated: one of the ways, with potentials that it can go through."""
+    """Check how MESH is differentiated, and that the potentials allow it."""
     check_choice(op, "grad", grad, ("straight_through", "implicit", "unroll"))
     check_choice(op, "potentials", potentials, ("detach", "reuse", "fresh"))
     if grad == "implicit" and potentials == "reuse":
@@ -72,19 +75,19 @@ def check_gradient(op: str, grad: object, potentials: object) -> None:
 
 
 def check_instance(op: str, name: str, value: object, kind: type, say: str) -> None:
-    """An object of a certain kind; ``say`` tells which to pass."""
+    """Check the class of an object; ``say`` tells which objects to pass."""
     if not isinstance(value, kind):
         raise ValueError(f"{op}: {name} is {value!r}, expected {say}.")
 
 
 def check_count(op: str, name: str, value: object, least: int) -> None:
-    """A whole number of at least ``least``."""
+    """Check for a whole number of at least ``least``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{op}: {name} is {value!r}, expected a whole number of at least {least}.")
 
 
 def check_real(op: str, name: str, value: object, *, positive: bool = False) -> None:
-    """A finite number, at least 0 or above 0."""
+    """Check for a finite number, at least 0 or above 0."""
     good = isinstance(value, int | float) and not isinstance(value, bool)
     number = float(value) if good else float("nan")  # pyright: ignore[reportArgumentType]
     if not (number > 0 if positive else number >= 0) or number == float("inf"):
@@ -95,28 +98,28 @@ def check_real(op: str, name: str, value: object, *, positive: bool = False) -> 
 
 
 def as_count(op: str, name: str, value: object, least: int) -> int:
-    """As :func:`check_count`, for NumPy's integers too; returns Python's."""
+    """Check as :func:`check_count` does; accepts NumPy's integers and returns Python's."""
     number = _plain(value)
     check_count(op, name, number, least)
     return number
 
 
 def as_real(op: str, name: str, value: object, *, positive: bool = False) -> float:
-    """As :func:`check_real`, for NumPy's numbers too; returns Python's."""
+    """Check as :func:`check_real` does; accepts NumPy's numbers and returns Python's."""
     number = _plain(value)
     check_real(op, name, number, positive=positive)
     return number
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of NumPy as a number of Python; all else as it is."""
+    """A NumPy scalar as a Python number; everything else unchanged."""
     if isinstance(value, int | float) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)
 
 
 def check_matrix(op: str, name: str, value: object, axes: str = "(..., slots m, inputs n)") -> None:
-    """A non-empty floating-point tensor of two or more dimensions."""
+    """Check for a non-empty floating-point tensor of two or more dimensions."""
     if not isinstance(value, Tensor):
         raise ValueError(
             f"{op}: {name} is a {type(value).__name__}, expected a tensor {axes}. "
@@ -142,7 +145,7 @@ def check_matrix(op: str, name: str, value: object, axes: str = "(..., slots m, 
 def check_vector(
     op: str, name: str, value: object, size: int, like: Tensor, *, of: str = "cost", mask: bool
 ) -> None:
-    """A marginal or a mask: ``(..., size)``, on the device of ``like``."""
+    """Check a marginal or a mask ``(..., size)`` on the device of ``like``."""
     kind = "a boolean tensor" if mask else "a floating-point tensor"
     if not isinstance(value, Tensor):
         raise ValueError(
@@ -150,8 +153,8 @@ def check_vector(
             "Convert it with torch.as_tensor."
         )
     if (value.dtype != torch.bool) if mask else not value.is_floating_point():
-        mend = f"{name}.bool(), True where an element is real" if mask else f"{name}.float()"
-        raise ValueError(f"{op}: {name} has dtype {value.dtype}, expected {kind}. Use {mend}.")
+        fix = f"{name}.bool(), True where an element is real" if mask else f"{name}.float()"
+        raise ValueError(f"{op}: {name} has dtype {value.dtype}, expected {kind}. Use {fix}.")
     if value.ndim == 0 or value.shape[-1] != size:
         raise ValueError(
             f"{op}: {name} has shape {tuple(value.shape)}, expected (..., {size}) to fit "
@@ -165,8 +168,8 @@ def check_vector(
         )
 
 
-def check_finite(op: str, name: str, value: Tensor, mend: str) -> None:
-    """No NaN and no infinity, where values may be read."""
+def check_finite(op: str, name: str, value: Tensor, fix: str) -> None:
+    """Check for NaN and infinity, if values may be read."""
     if not can_read_values(value):
         return
     finite = torch.isfinite(value)
@@ -175,5 +178,18 @@ def check_finite(op: str, name: str, value: Tensor, mend: str) -> None:
         raise ValueError(
             f"{op}: {name} has {len(where)} entries that are not finite (the first is "
             f"{value[tuple(where[0])].item()} at {[int(i) for i in where[0]]}), expected finite "
-            f"numbers. {mend}"
+            f"numbers. {fix}"
         )
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape; RuntimeError if there is none."""
+    return tuple(_torch.broadcast_shapes(*shapes))
+
+
+def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape can be expanded to the wanted one."""
+    try:
+        return broadcast_shapes(shape, wanted) == tuple(wanted)
+    except RuntimeError:
+        return False

@@ -1,8 +1,9 @@
-"""What MESH makes small: functions of the plan, each given by its derivative.
+"""Objectives that MESH minimises: functions of the plan, each given by its derivative.
 
-MESH needs no value of its objective, only its derivative by the entries of the plan. Writing that
-derivative out keeps autograd out of the inner loop. An objective is any object with a method
-``derivative(plan)``; gradients flow to what it holds when ``mesh`` runs with ``grad="unroll"``.
+MESH does not need the value of its objective, only the derivative with respect to the entries of
+the plan. Writing that derivative out keeps autograd out of the inner loop. An objective is any
+object with a method ``derivative(plan)``; what it holds gets gradients if ``mesh`` runs with
+``grad="unroll"``.
 """
 
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ from torch import Tensor
 
 @runtime_checkable
 class Objective(Protocol):
-    """A scalar function J of a plan, known by its derivative."""
+    """A scalar function J of a plan, given by its derivative."""
 
     def derivative(self, plan: Tensor) -> Tensor:
-        """dJ/dP, ``(..., m, n)`` for a plan ``(..., m, n)``; finite also where the plan is 0."""
+        """dJ/dP, ``(..., m, n)`` for a plan ``(..., m, n)``; finite even where the plan is 0."""
         ...
 
 
@@ -29,7 +30,7 @@ class EntropyObjective:
         >>> import torch
         >>> from slotmesh.ops import EntropyObjective
         >>> EntropyObjective().derivative(torch.tensor([[1.0, 0.0]]))
-        tensor([[-1., 0.]])
+        tensor([[-1.,  0.]])
     """
 
     def derivative(self, plan: Tensor) -> Tensor:
@@ -40,15 +41,15 @@ class EntropyObjective:
 
 @dataclass(frozen=True)
 class SimilarityObjective:
-    r"""Entropy plus a penalty for leaving the plan of the unchanged cost.
+    r"""Entropy plus a penalty for moving away from the plan of the original cost.
 
     The paper's appendix "Enforcing C' to be similar to C":
     :math:`H(P) + \alpha \lVert S^\top P - P_0 \rVert^2`, in the layout with slots as rows. Mass may
-    move freely among slots that the similarity matrix :math:`S` calls similar, and not otherwise.
+    move freely among slots that are similar according to the matrix :math:`S`, but not otherwise.
 
     Args:
         similarity: ``(..., m, m)``, columns sum to 1 (see :class:`slotmesh.nn.SlotSimilarity`).
-        reference: ``(..., m, n)``, the Sinkhorn plan :math:`P_0` of the unchanged cost.
+        reference: ``(..., m, n)``, the Sinkhorn plan :math:`P_0` of the original cost.
         alpha: Weight of the penalty.
 
     Example:

@@ -1,4 +1,4 @@
-"""A hash in the metadata of safetensors files, which have none of their own."""
+"""A hash in the metadata of safetensors files, which have no checksum of their own."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ _META, _KEY = "__metadata__", "sha256"
 
 
 def seal(path: Path) -> None:
-    """Write into a safetensors file what its tensors' SHA-256 is."""
+    """Write the SHA-256 of its tensors into a safetensors file."""
     header, data = _parts(path.read_bytes())
     header[_META] = {**header.get(_META, {}), _KEY: _digest(header, data)}
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -20,21 +20,21 @@ def seal(path: Path) -> None:
 
 
 def check_seal(path: Path) -> None:
-    """Check the hash of a safetensors file that has one.
+    """Check the hash of a safetensors file, if it has one.
 
     Raises:
-        ValueError: If the tensors are not as they were written.
+        ValueError: If the tensors have changed since they were written.
     """
     try:
         header, data = _parts(path.read_bytes())
         meta: Any = header.get(_META) or {}
         expected: Any = meta.get(_KEY)
     except (ValueError, AttributeError, RecursionError):
-        return  # It is no safetensors file, which its reader says better.
+        return  # Not a safetensors file, for which its reader has a better error.
     if expected is not None and expected != _digest(header, data):
         raise ValueError(
-            f"{path} cannot be read: it is damaged (its SHA-256 is another than when it was "
-            "written)."
+            f"{path} cannot be read: it is damaged (its SHA-256 differs from the one recorded when "
+            "it was written)."
         )
 
 
@@ -45,7 +45,7 @@ def _parts(content: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _digest(header: dict[str, Any], data: bytes) -> str:
-    """Of names, types, shapes, places and values."""
+    """SHA-256 of names, types, shapes, offsets and values."""
     tensors = {name: about for name, about in header.items() if name != _META}
     found = hashlib.sha256(json.dumps(tensors, sort_keys=True).encode())
     found.update(data)

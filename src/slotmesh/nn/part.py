@@ -1,8 +1,8 @@
-"""Parts: modules that a user chooses and that the whole they go into gives their sizes.
+"""Parts: modules that a user chooses and whose sizes come from the module that owns them.
 
-``SlotAttention(64, 64, 7, transport=Mesh(n_steps=4))`` reads well because ``Mesh`` need not be told
-the sizes again. A part keeps its settings, can be written to JSON and read back, and makes its
-parameters when it is bound.
+In ``SlotAttention(64, 64, 7, transport=Mesh(n_steps=4))``, ``Mesh`` does not have to repeat the
+sizes. A part keeps its settings, can be written to JSON and read back, and makes its parameters
+when it is bound.
 """
 
 import inspect
@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from slotmesh.ops import _checks as checks
+from slotmesh.ops import checks
 
 
 class Part(nn.Module):
-    """A module with settings, bound to its sizes once by the module that owns it.
+    """A module with settings, bound to its sizes once, by the module that owns it.
 
-    A subclass stores every argument of its constructor under the argument's name, and makes its
-    parameters in ``build``, which ``bind`` calls with the sizes.
+    A subclass stores every constructor argument under the argument's name and makes its parameters
+    in ``build``, which ``bind`` calls with the sizes.
     """
 
     kinds: ClassVar[dict[str, type["Part"]]] = {}
@@ -28,7 +28,7 @@ class Part(nn.Module):
 
     @classmethod
     def kind(cls) -> str:
-        """The name in a configuration; a class from elsewhere cannot take the name of ours."""
+        """The name in a configuration; classes of other packages have a qualified one."""
         ours = cls.__module__.startswith("slotmesh.")
         return cls.__name__ if ours else f"{cls.__module__}.{cls.__qualname__}"
 
@@ -37,11 +37,11 @@ class Part(nn.Module):
         self.bound = False
 
     def claim(self) -> None:
-        """Become part of a module, the first thing that ``bind`` does: a part has one owner."""
+        """Become part of a module; ``bind`` calls this first, as a part has one owner."""
         if self.bound:
             raise ValueError(
                 f"{type(self).__name__}: this object is already part of a module, expected a new "
-                "one. Make one for each module, or copy.deepcopy it before its first use."
+                "one. Make one per module, or copy.deepcopy it before its first use."
             )
         self.bound = True
 
@@ -58,7 +58,7 @@ class Part(nn.Module):
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> "Part":
-        """The part that :meth:`to_config` described, not yet bound."""
+        """Make the part that :meth:`to_config` described, not yet bound."""
         say = "a dictionary with the kind of a part and its settings"
         checks.check_instance("from_config", "config", config, dict, say)
         settings = dict(config)

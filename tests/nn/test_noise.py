@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from slotmesh import SlotAttention, mesh
 from slotmesh.nn import FixedNoise, LearnedNoise, Mesh
-from slotmesh.ops._noise import SharedGenerator, StackedGenerator
-from slotmesh.ops.mesh import gaussian
+from slotmesh.nn.noise import SharedGenerator, StackedGenerator, gaussian
 
 
 def generators(n_ranks: int, total: int, seed: int = 3) -> list[SharedGenerator]:
@@ -48,9 +47,10 @@ def test_one_process_draws_as_a_plain_generator() -> None:
 
 def test_mesh_in_two_processes() -> None:
     cost = torch.rand(5, 3, 7, generator=torch.Generator().manual_seed(0))
-    whole = mesh(cost, noise=0.1, generator=generators(1, 5)[0]).plan
+    whole = mesh(cost, noise=0.1 * gaussian(cost, generators(1, 5)[0])).plan
     for rank, part in enumerate(generators(2, 5)):
-        assert torch.equal(mesh(cost[rank::2], noise=0.1, generator=part).plan, whole[rank::2])
+        mine = cost[rank::2]
+        assert torch.equal(mesh(mine, noise=0.1 * gaussian(mine, part)).plan, whole[rank::2])
 
 
 @pytest.mark.parametrize("kind", [FixedNoise, LearnedNoise])
@@ -104,9 +104,11 @@ def test_each_model_draws_what_it_would_by_itself(
 
 
 def test_stacked_generators_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"3 seeds came for a shape of \(2,\), expected one for"):
+    with pytest.raises(ValueError, match=r"got 3 seeds for a shape of \(2,\), expected one for"):
         StackedGenerator("cpu", [1, 2, 3], (2,))
-    with pytest.raises(ValueError, match="0 seeds came"):
+    with pytest.raises(ValueError, match="got 0 seeds"):
         StackedGenerator("cpu", [])
-    with pytest.raises(ValueError, match=r"shape \(3, 4\) was asked for, .* begins with \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"asked for noise of shape \(3, 4\), .* begins with \(2,\)"
+    ):
         gaussian(torch.zeros(3, 4), StackedGenerator("cpu", [1, 2]))

@@ -1,8 +1,8 @@
 r"""The gradient of a converged Sinkhorn plan without a graph through its iterations.
 
 At convergence :math:`P = \exp(u \oplus v + K)` has row sums :math:`r` and column sums :math:`c`,
-and these two constraints alone say how :math:`u` and :math:`v` follow a change of :math:`K`,
-:math:`a` or :math:`b`. The adjoint of that linear system has one unknown a slot and one an input;
+and these two constraints alone determine how :math:`u` and :math:`v` follow a change of :math:`K`,
+:math:`a` or :math:`b`. The adjoint linear system has one unknown per slot and one per input;
 eliminating the longer side leaves a small symmetric system, so memory does not grow with the
 number of iterations.
 """
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slotmesh.ops._precision import exact
-from slotmesh.ops._problem import Problem
-from slotmesh.ops._typed import solve
-from slotmesh.ops.sinkhorn import naive
+from slotmesh.ops import _naive as naive
+from slotmesh.ops.problem import Problem
+
+_linalg: Any = torch.linalg
 
 
 class ImplicitPlan(torch.autograd.Function):
@@ -25,12 +25,12 @@ class ImplicitPlan(torch.autograd.Function):
 
     @staticmethod
     def forward(log_kernel: Tensor, a: Tensor, b: Tensor, plan: Tensor) -> Tensor:
-        """The plan as it is."""
+        """The plan itself."""
         return plan.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keep the plan: the gradient needs nothing else."""
+        """Keep the plan; the gradient needs nothing else."""
         ctx.save_for_backward(output)
 
     @staticmethod
@@ -41,21 +41,20 @@ class ImplicitPlan(torch.autograd.Function):
 
 
 def implicit_plan(
-    log_kernel: Tensor, problem: Problem, u: Tensor, n_iters: int, tol: float | None
+    task: Problem, cost: Tensor, u: Tensor | None, n_iters: int, tol: float | None = None
 ) -> tuple[Tensor, naive.Potentials]:
     """Iterate without a graph, then attach the implicit gradient to the plan."""
-    still, kernel = problem.detach(), log_kernel.detach()
-    potentials = naive.iterate(kernel, still, u.detach(), n_iters, tol)
-    plan = naive.plan_of(kernel, still.a, potentials.v)
+    u = None if u is None else u.detach()
+    plan, potentials = naive.solve(task.detach(), cost.detach(), u, n_iters, tol)
     apply: Any = ImplicitPlan.apply  # pyright: ignore
-    return apply(log_kernel, problem.a, problem.b, plan), potentials
+    return apply(-cost / task.tau, task.a, task.b, plan), potentials
 
 
 def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Pull a gradient of the plan (*batch, m, n) back to the log kernel, a and b."""
-    # float64 inside: the system is nearly singular where the plan is nearly hard. What no mass goes
-    # to can have any gradient.
-    p, weight = exact(plan), exact(torch.where(plan == 0, 0.0, plan * grad))
+    # float64 inside: the system is nearly singular where the plan is nearly hard. Entries
+    # without mass may have any gradient.
+    p, weight = _double(plan), _double(torch.where(plan == 0, 0.0, plan * grad))
     if plan.shape[-2] <= plan.shape[-1]:
         kernel, x, y = _eliminate(p, weight)
     else:
@@ -68,6 +67,11 @@ def plan_adjoint(plan: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x, y = (x + constant) * (rows > 0), (y - constant) * (columns > 0)
     kernel, x, y = (t.to(plan.dtype).to(plan.device) for t in (kernel, x, y))
     return kernel, x, y
+
+
+def _double(x: Tensor) -> Tensor:
+    """float64 on the same device, or on the CPU for an Apple GPU, which has none."""
+    return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
 def _eliminate(p: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,12 +87,14 @@ def _eliminate(p: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # (diag(r) - P diag(1/c) P^T) x = g_u - P diag(1/c) g_v, scaled to a unit diagonal.
     shared = p * column_share.unsqueeze(-2)
     flow = row_root.unsqueeze(-1) * (shared @ p.mT) * row_root.unsqueeze(-2)
-    # A constant moved from v to u changes nothing; pin that direction down.
+    # Moving a constant from v to u changes nothing; fix that direction.
     root = root / root.square().sum(-1, keepdim=True).clamp(min=1e-300).sqrt()
     eye = torch.eye(p.shape[-2], dtype=p.dtype, device=p.device)
     system = (1.0 + 1e-12) * eye - flow + root.unsqueeze(-1) * root.unsqueeze(-2)
     into_v = weight.sum(-2, keepdim=True)
     right = weight.sum(-1) - (shared * into_v).sum(-1)
-    x = row_root * solve(system, row_root * right)
+    # Without the check for singular systems, which waits for the GPU.
+    solved = _linalg.solve_ex(system, (row_root * right).unsqueeze(-1))[0].squeeze(-1)
+    x = row_root * solved
     y = column_share * (into_v.squeeze(-2) - (p.mT @ x.unsqueeze(-1)).squeeze(-1))
     return weight - p * (x.unsqueeze(-1) + y.unsqueeze(-2)), x, y

@@ -1,15 +1,67 @@
-"""One transport problem, checked and brought to one form that all solvers share."""
+"""One transport problem: what the caller passed, checked, and in the form that solvers share."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from slotmesh.ops import _checks as checks
-from slotmesh.ops._typed import broadcast_shapes
+from slotmesh.ops import checks
 
 # Less mass than this counts as none: the derivative of its logarithm could leave float32.
 SMALLEST = 1e-30
+# Below this share of misplaced mass a plan counts as converged where no tolerance was given.
+CONVERGED = 1e-3
+
+
+class Given(NamedTuple):
+    """The arguments that all operations have in common, as the caller passed them."""
+
+    op: str
+    """Name of the operation, for its errors."""
+    cost: Tensor
+    a: Tensor | None = None
+    b: Tensor | None = None
+    slot_mask: Tensor | None = None
+    input_mask: Tensor | None = None
+    temperature: float | Tensor = 1.0
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors among them."""
+        return [x for x in self if isinstance(x, Tensor)]
+
+
+class Settings(NamedTuple):
+    """How ``sinkhorn`` or ``mesh`` computes, from the front door to torch, C or the kernel.
+
+    Plain values only, so that an operator of torch can take them as its arguments.
+    """
+
+    n_iters: int
+    """Of each Sinkhorn."""
+    tol: float | None = None
+    """At which a batch element stops."""
+    implicit: bool = False
+    """Whether the last plan is differentiated as a converged one."""
+    mesh: bool = False
+    """Whether the cost is adjusted first; all below is for that alone."""
+    n_steps: int = 0
+    """Steps on the cost."""
+    length: float = 0.0
+    """Norm of a step, or with ``per_entry`` its root mean square over real entries."""
+    per_entry: bool = False
+    unroll: bool = False
+    """Whether the steps are differentiated."""
+    fresh: bool = False
+    """Whether each Sinkhorn starts from zero potentials."""
+    reuse: bool = False
+    """Whether potentials are passed on with their graph."""
+    sigma: float = 1.0
+    """Factor of the noise."""
+    temperature: float = 1.0
+    """For the kernel, unless each batch element has its own; elsewhere ``Problem.tau`` counts."""
+    keep: bool = False
+    """For the kernel: whether to keep the costs of all steps, for a gradient through potentials."""
 
 
 class Problem(NamedTuple):
@@ -22,11 +74,11 @@ class Problem(NamedTuple):
     log_b: Tensor  # (*batch, n), -inf where there is no mass
     slots: Tensor | None  # (*batch, m), True where real
     inputs: Tensor | None  # (*batch, n), True where real
+    tau: float | Tensor = 1.0  # the temperature; a tensor is (..., 1, 1)
 
     def detach(self) -> "Problem":
         """The same problem without a graph."""
-        cost, a, b, log_a, log_b = (x.detach() for x in self[:5])
-        return Problem(cost, a, b, log_a, log_b, self.slots, self.inputs)
+        return Problem(*(x.detach() if isinstance(x, Tensor) else x for x in self))  # pyright: ignore
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:
@@ -34,19 +86,19 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def problem(
-    op: str,
-    cost: Tensor,
-    a: Tensor | None,
-    b: Tensor | None,
-    slot_mask: Tensor | None,
-    input_mask: Tensor | None,
-) -> Problem:
-    """Check the arguments that all solvers have in common, and fill in the defaults."""
-    batch = check_problem(op, cost, a, b, slot_mask, input_mask)
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
+    """A context in which autocast is off on the device of ``like``."""
+    kind = like.device.type
+    # Autocast has no meta device; asking torch which devices it has cannot be compiled in 2.11.
+    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+
+
+def problem(given: Given) -> Problem:
+    """Check the arguments and fill in the defaults."""
+    op, cost = given.op, given.cost
+    batch = check_problem(given)
     m, n = cost.shape[-2:]
-    slots = None if slot_mask is None else slot_mask.expand(*batch, m)
-    inputs = None if input_mask is None else input_mask.expand(*batch, n)
+    slots, inputs = expanded_masks(given, batch)
     _check_mask(op, "slot_mask", slots)
     _check_mask(op, "input_mask", inputs)
     clean = cost.to(compute_dtype(cost)).expand(*batch, m, n)
@@ -59,19 +111,14 @@ def problem(
         clean,
         "Look for a NaN or an overflow upstream; padding goes into slot_mask and input_mask.",
     )
-    full_a, full_b = marginals(op, a, b, slots, inputs, clean)
-    return Problem(clean, full_a, full_b, log_marginal(full_a), log_marginal(full_b), slots, inputs)
+    a, b = marginals(given, slots, inputs, clean)
+    tau = scaled_temperature(given, batch)
+    return Problem(clean, a, b, log_marginal(a), log_marginal(b), slots, inputs, tau)
 
 
-def check_problem(
-    op: str,
-    cost: Tensor,
-    a: Tensor | None,
-    b: Tensor | None,
-    slot_mask: Tensor | None,
-    input_mask: Tensor | None,
-) -> tuple[int, ...]:
+def check_problem(given: Given) -> tuple[int, ...]:
     """Check shapes, dtypes and devices; returns the batch dimensions that all of them share."""
+    op, cost, a, b, slot_mask, input_mask, _ = given
     checks.check_matrix(op, "cost", cost)
     m, n = cost.shape[-2:]
     for name, vector, size, is_mask in (
@@ -84,7 +131,7 @@ def check_problem(
             checks.check_vector(op, name, vector, size, cost, mask=is_mask)
     vectors = [x for x in (a, b, slot_mask, input_mask) if x is not None]
     try:
-        return broadcast_shapes(cost.shape[:-2], *(x.shape[:-1] for x in vectors))
+        return checks.broadcast_shapes(cost.shape[:-2], *(x.shape[:-1] for x in vectors))
     except RuntimeError:
         shapes = ", ".join(str(tuple(x.shape)) for x in [cost, *vectors])
         raise ValueError(
@@ -94,15 +141,21 @@ def check_problem(
         ) from None
 
 
+def expanded_masks(given: Given, batch: tuple[int, ...]) -> tuple[Tensor | None, Tensor | None]:
+    """The masks (*batch, m) and (*batch, n), or None."""
+    m, n = given.cost.shape[-2:]
+    slots, inputs = given.slot_mask, given.input_mask
+    return (
+        None if slots is None else slots.expand(*batch, m),
+        None if inputs is None else inputs.expand(*batch, n),
+    )
+
+
 def marginals(
-    op: str,
-    a: Tensor | None,
-    b: Tensor | None,
-    slots: Tensor | None,
-    inputs: Tensor | None,
-    like: Tensor,
+    given: Given, slots: Tensor | None, inputs: Tensor | None, like: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The masses (*batch, m) and (*batch, n) of a matrix ``like``, defaults filled in."""
+    op, a, b = given.op, given.a, given.b
     *batch, m, n = like.shape
     full_a = _marginal(op, "a", a, slots, (*batch, m), like)
     full_b = _marginal(op, "b", b, inputs, (*batch, n), like)
@@ -143,6 +196,30 @@ def marginal_error(plan: Tensor, a: Tensor, b: Tensor) -> Tensor:
     plan, a, b = plan.detach(), a.detach(), b.detach()
     wrong = (plan.sum(-1) - a).abs().sum(-1) + (plan.sum(-2) - b).abs().sum(-1)
     return wrong / a.sum(-1).clamp(min=torch.finfo(a.dtype).tiny)
+
+
+def scaled_temperature(given: Given, batch: tuple[int, ...]) -> float | Tensor:
+    """The temperature, ready to divide the cost (*batch, m, n)."""
+    op, temperature, device = given.op, given.temperature, given.cost.device
+    if not isinstance(temperature, Tensor):
+        return checks.as_real(op, "temperature", temperature, positive=True)
+    if not checks.broadcasts_to(temperature.shape, batch):
+        raise ValueError(
+            f"{op}: temperature has shape {tuple(temperature.shape)}, expected one that broadcasts "
+            f"to the batch dimensions {tuple(batch)} of cost. Pass a float for one temperature."
+        )
+    if temperature.device != device:
+        raise ValueError(
+            f"{op}: temperature is on {temperature.device}, expected {device}, where cost is. "
+            "Move it with temperature.to(cost.device)."
+        )
+    checks.check_finite(op, "temperature", temperature, "Look for an overflow upstream.")
+    if checks.can_read_values(temperature) and not bool((temperature > 0).all()):
+        raise ValueError(
+            f"{op}: temperature has an entry of {temperature.min().item():.4g}, expected all above "
+            "0. Use softplus or exp to make a learned temperature."
+        )
+    return temperature.to(compute_dtype(given.cost))[..., None, None]
 
 
 def _spread(total: Tensor, mask: Tensor | None, shape: tuple[int, ...]) -> Tensor:

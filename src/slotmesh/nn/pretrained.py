@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model  # pyright: ignore
 from torch import nn
 
-from slotmesh.nn._sealed import check_seal, seal
+from slotmesh.nn.sealed import check_seal, seal
 
 
 class Pretrained(PyTorchModelHubMixin):
@@ -27,16 +27,16 @@ class Pretrained(PyTorchModelHubMixin):
     def from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
         cls, pretrained_model_name_or_path: str | Path, **kwargs: Any
     ) -> Self:
-        """Load what ``save_pretrained`` wrote; the module comes back in evaluation mode.
+        """Load what ``save_pretrained`` wrote, in evaluation mode.
 
         Args:
             pretrained_model_name_or_path: A folder, or the name of a model on the Hugging Face hub.
-            kwargs: Arguments of the constructor, instead of the saved ones; ``map_location``;
-                ``strict=False`` to load the weights that fit only; and those of
+            kwargs: Constructor arguments that replace the saved ones; ``map_location``;
+                ``strict=False`` to load only the weights that fit; and arguments of
                 ``PyTorchModelHubMixin.from_pretrained``.
 
         Raises:
-            ValueError: If a file is missing, damaged or does not fit; the message names it.
+            ValueError: If a file is missing, damaged or does not match; the message names it.
         """
         load: Any = super().from_pretrained  # pyright: ignore
         folder = Path(pretrained_model_name_or_path)
@@ -55,7 +55,7 @@ class Pretrained(PyTorchModelHubMixin):
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"from_pretrained: {folder / 'config.json'} does not describe a {cls.__name__} "
-                f"({error}). Save the model again, or mend config.json."
+                f"({error}). Save the model again, or fix config.json."
             ) from error
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -91,7 +91,7 @@ class Pretrained(PyTorchModelHubMixin):
         except (RuntimeError, SafetensorError) as error:
             raise _WeightsError(
                 f"from_pretrained: {model_file} does not fit the {type(model).__name__} that its "
-                f"config.json describes ({error}). Save the model again, or mend config.json."
+                f"config.json describes ({error}). Save the model again, or fix config.json."
             ) from error
         return model.to(map_location).eval()
 
@@ -105,4 +105,4 @@ class Pretrained(PyTorchModelHubMixin):
 
 
 class _WeightsError(ValueError):
-    """The weights do not fit, which is not the fault of config.json alone."""
+    """The weights do not match, which may not be the fault of config.json."""

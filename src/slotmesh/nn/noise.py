@@ -1,0 +1,167 @@
+"""Where randomness is drawn: for slots, for MESH, and for several processes or models at once."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+
+def gaussian(like: Tensor, source: "torch.Generator | Drawing | Drawn | None") -> Tensor:
+    """Draw standard normal numbers of the shape, dtype and device of ``like``.
+
+    Args:
+        like: Any tensor; its values do not matter.
+        source: A generator, one of the sources below, or None for torch's own generator.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn.noise import gaussian
+        >>> gaussian(torch.zeros(2, 3), torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 3])
+    """
+    if source is None:
+        return torch.randn_like(like)
+    if isinstance(source, (Drawn, Drawing)):
+        return source.take(like)
+    shared = isinstance(source, SharedGenerator)
+    shape = (source.total, *like.shape[1:]) if shared else like.shape
+    drawn = torch.randn(shape, dtype=like.dtype, device=like.device, generator=source)
+    return source.mine(drawn) if shared else drawn
+
+
+class Drawn:
+    """Hands out numbers drawn earlier, in the same order, as compiled and captured code needs them.
+
+    Args:
+        values: Tensors of the shapes that will be asked for.
+    """
+
+    def __init__(self, values: list[Tensor]) -> None:
+        self.values = values
+        self.taken = 0
+
+    def take(self, like: Tensor) -> Tensor:
+        """The next numbers, which have the shape of ``like``."""
+        value = self.values[self.taken]
+        self.taken += 1
+        return value
+
+
+class Drawing:
+    """Draws, and records the shapes that were asked for.
+
+    Args:
+        generator: Source of the numbers.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        self.asked: list[tuple[torch.Size, torch.dtype]] = []
+
+    def take(self, like: Tensor) -> Tensor:
+        """New numbers of the shape of ``like``."""
+        self.asked.append((like.shape, like.dtype))
+        return self._draw(like.shape, like.dtype)
+
+    def again(self) -> list[Tensor]:
+        """New numbers of all recorded shapes, in that order."""
+        return [self._draw(shape, dtype) for shape, dtype in self.asked]
+
+    def _draw(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        source = self.generator
+        return torch.randn(shape, dtype=dtype, device=source.device, generator=source)
+
+
+class SharedGenerator(torch.Generator):
+    """Draws for a whole batch and hands out the part of one process.
+
+    Process ``rank`` of ``n_ranks`` holds the elements ``rank``, ``rank + n_ranks``, ... of a batch
+    of ``total``. With the same seed everywhere, n processes draw exactly what one would.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn.noise import SharedGenerator, gaussian
+        >>> one = gaussian(torch.zeros(4, 2), torch.Generator().manual_seed(0))
+        >>> part = SharedGenerator("cpu", seed=0, rank=1, n_ranks=2, total=4)
+        >>> bool((gaussian(torch.zeros(2, 2), part) == one[1::2]).all())
+        True
+    """
+
+    rank: int
+    n_ranks: int
+    total: int
+
+    def __new__(
+        cls, device: torch.device | str, *, seed: int, rank: int, n_ranks: int, total: int
+    ) -> "SharedGenerator":
+        """A seeded generator on a device."""
+        if not 0 <= rank < n_ranks:
+            raise ValueError(f"SharedGenerator: rank is {rank}, expected 0 to {n_ranks - 1}.")
+        self = cast(SharedGenerator, super().__new__(cls, device))  # pyright: ignore
+        self.manual_seed(seed)
+        self.rank, self.n_ranks, self.total = rank, n_ranks, total
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Everything has been set by ``__new__``."""
+
+    def mine(self, drawn: Tensor) -> Tensor:
+        """The elements of this process, out of those of all processes ``(total, ...)``."""
+        return drawn[self.rank :: self.n_ranks]
+
+
+class StackedGenerator(Drawing):
+    """Draws for several models at once, for each what a generator of its own would.
+
+    Shapes that are asked for begin with the dimensions of ``shape``, which number the models.
+
+    Args:
+        device: Where to draw.
+        seeds: One per model, row by row.
+        shape: Leading dimensions of the shapes; default one, as long as ``seeds``.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn.noise import StackedGenerator, gaussian
+        >>> both = gaussian(torch.zeros(2, 4, 3), StackedGenerator("cpu", [5, 6]))
+        >>> one = gaussian(torch.zeros(4, 3), torch.Generator().manual_seed(6))
+        >>> bool((both[1] == one).all())
+        True
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        seeds: Sequence[int],
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self.shape = (len(seeds),) if shape is None else shape
+        if not seeds or math.prod(self.shape) != len(seeds):
+            raise ValueError(
+                f"StackedGenerator: got {len(seeds)} seeds for a shape of {self.shape}, expected "
+                "one for each of its elements, and at least one."
+            )
+        self.parts = [torch.Generator(device) for _ in seeds]
+        """The generators, to be registered with a CUDA graph."""
+        super().__init__(self.parts[0])
+        self.seed(seeds)
+
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Start again from these seeds."""
+        for part, seed in zip(self.parts, seeds, strict=True):
+            part.manual_seed(seed)
+        self.asked.clear()
+
+    def _draw(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        lead = len(self.shape)
+        if tuple(shape[:lead]) != self.shape:
+            raise ValueError(
+                f"StackedGenerator: asked for noise of shape {tuple(shape)}, expected one that "
+                f"begins with {self.shape}, as the seeds do."
+            )
+        drawn = torch.empty(shape, dtype=dtype, device=self.generator.device)
+        for row, part in zip(drawn.view(-1, *shape[lead:]), self.parts, strict=True):
+            row.normal_(generator=part)
+        return drawn

@@ -1,0 +1,232 @@
+"""Minimise the Entropy of SinkHorn: adjust the cost until its Sinkhorn plan breaks ties."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from slotmesh.ops import checks
+from slotmesh.ops._cpu import cpu_transport, quick_problem, use_c
+from slotmesh.ops._fused import BACKENDS, Backend, fused_transport, use_kernel
+from slotmesh.ops._implicit import implicit_plan
+from slotmesh.ops._naive import descend, solve, step_length
+from slotmesh.ops.objectives import EntropyObjective, Objective
+from slotmesh.ops.problem import (
+    CONVERGED,
+    Given,
+    Problem,
+    Settings,
+    check_problem,
+    compute_dtype,
+    full_precision,
+    marginal_error,
+    problem,
+    real_entries,
+)
+from slotmesh.ops.transport import Transport
+
+MeshGrad = Literal["straight_through", "implicit", "unroll"]
+PotentialsMode = Literal["detach", "reuse", "fresh"]
+
+
+def mesh(
+    cost: Tensor,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    *,
+    lr: float = 5.0,
+    step: float | None = None,
+    n_steps: int = 4,
+    n_iters: int = 5,
+    temperature: float | Tensor = 1.0,
+    noise: float | Tensor = 1e-3,
+    generator: torch.Generator | None = None,
+    slot_mask: Tensor | None = None,
+    input_mask: Tensor | None = None,
+    potentials: PotentialsMode = "detach",
+    objective: Objective | None = None,
+    grad: MeshGrad = "straight_through",
+    backend: Backend = "auto",
+) -> Transport:
+    """Adjust the cost by gradient descent until its Sinkhorn plan is nearly one-hot.
+
+    A little noise, amplified where slots compete for the same inputs, breaks ties that Sinkhorn
+    and softmax cannot; where nothing is tied the noise has no visible effect. The paper's MESH.
+
+    Args:
+        cost: ``(..., m, n)``, rows are slots, columns are inputs. float16 and bfloat16 are
+            computed in float32 inside.
+        a: Mass of each slot ``(..., m)``. Default: as for :func:`slotmesh.sinkhorn`.
+        b: Mass of each input ``(..., n)``. Default: as for :func:`slotmesh.sinkhorn`.
+        lr: The paper's lambda: the Frobenius norm of the change that one step makes to the whole
+            matrix. The same value changes each entry of a larger matrix less.
+        step: Used instead of ``lr`` where given: the root-mean-square change of one (real) entry
+            in one step, which does not depend on the size of the matrix. 0.05 is a good start.
+        n_steps: Number of descent steps on the cost.
+        n_iters: Sinkhorn iterations in each step, and for the plan at the end.
+        temperature: Of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
+        noise: Standard deviation of the Gaussian noise that breaks ties, or the noise itself as a
+            tensor that broadcasts to the cost's shape. It has an effect if it exceeds the rounding
+            of the cost, in float32 about 1e-7 of the largest entry. With 0, rows that are bitwise
+            equal keep equal plans; equal slots whose costs a matrix product rounded differently may
+            not, depending on the processor.
+        generator: Source of the noise, for reproducible results.
+        slot_mask: ``(..., m)``, True where a slot is real.
+        input_mask: ``(..., n)``, True where an input is real.
+        potentials: Each step starts its Sinkhorn from the potentials of the step before.
+            ``"detach"`` passes on their values only, ``"reuse"`` their graph as well (as the
+            authors' code does: more memory), ``"fresh"`` starts each Sinkhorn from zero.
+        objective: What to minimise instead of the entropy: an object with a method
+            ``derivative(plan)``, such as :class:`slotmesh.ops.SimilarityObjective` or
+            :class:`slotmesh.nn.LearnedObjective`.
+        grad: ``"straight_through"`` (the paper's) treats the adjustment of the cost as a constant
+            and differentiates the iterations of the last Sinkhorn, or of all of them with
+            ``"reuse"``;
+            ``"implicit"`` does the same but treats the last plan as converged, so that row and
+            column shifts of the cost get zero gradient; only the plan and ``cost`` carry one, and
+            there is no graph to ``"reuse"``;
+            ``"unroll"`` differentiates the descent too, and with it what the objective holds. It
+            is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials. Close to a tie it is
+            very large, and larger with every step; at an exact tie of all slots without noise,
+            where no direction leads down, no step is taken.
+        backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
+            less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"``, first
+            derivatives only); ``"cpu"``, C code, several times as fast as torch on a CPU (float32
+            or less, no ``objective``, not ``"unroll"`` or ``"reuse"``, not inside ``torch.compile``
+            or ``torch.func``; :func:`slotmesh.ops.backends` says whether it is available);
+            ``"torch"``, which supports everything everywhere; or ``"auto"``, the fastest that
+            supports the call.
+
+    Returns:
+        A :class:`~slotmesh.ops.Transport` whose ``cost`` is the adjusted cost.
+
+    Raises:
+        ValueError: If an argument is invalid; values are only checked on the CPU (see
+            :func:`slotmesh.ops.set_value_checks`).
+
+    Example:
+        >>> import torch
+        >>> from slotmesh import mesh, sinkhorn
+        >>> tie = torch.ones(2, 2)  # two equal slots, two equal inputs
+        >>> sinkhorn(tie).plan
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
+        >>> plan = mesh(tie, generator=torch.Generator().manual_seed(0)).plan
+        >>> plan.round().sum(0), plan.round().sum(1)  # one input each
+        (tensor([1., 1.]), tensor([1., 1.]))
+    """
+    checks.check_gradient("mesh", grad, potentials)
+    checks.check_choice("mesh", "backend", backend, BACKENDS)
+    if objective is not None:
+        checks.check_instance(
+            "mesh", "objective", objective, Objective, "an object with a method derivative(plan)"
+        )
+    checks.check_matrix("mesh", "cost", cost)
+    length = checks.as_real("mesh", "lr", lr)
+    if step is not None:
+        length = checks.as_real("mesh", "step", step)
+    settings = Settings(
+        n_iters=checks.as_count("mesh", "n_iters", n_iters, 1),
+        implicit=grad == "implicit",
+        mesh=True,
+        n_steps=checks.as_count("mesh", "n_steps", n_steps, 0),
+        length=length,
+        per_entry=step is not None,
+        unroll=grad == "unroll",
+        fresh=potentials == "fresh",
+        reuse=potentials == "reuse",
+    )
+    given = Given("mesh", cost, a, b, slot_mask, input_mask, temperature)
+    beyond = "grad is 'unroll'" if settings.unroll else None
+    beyond = beyond if objective is None else "objective is given"
+    drawn, sigma = _draw(given, noise, generator)
+    settings = settings._replace(sigma=sigma)
+    if use_kernel(given, backend, settings, beyond, noise):
+        return fused_transport(given, settings, noise=drawn)
+    if settings.reuse:
+        beyond = beyond or "potentials is 'reuse'"
+    in_c = use_c(given, backend, beyond, noise)
+    task = quick_problem(given) if in_c else problem(given)
+    with full_precision(cost):
+        first = _with_noise(task, drawn, sigma)
+        if in_c:
+            has_marginals = a is not None or b is not None
+            plan, last, changed = cpu_transport(task, first, None, settings, given=has_marginals)
+        else:
+            minimised = EntropyObjective() if objective is None else objective
+            changed, u = descend(task, first, settings, step_length(task, settings), minimised)
+            solver = implicit_plan if settings.implicit else solve
+            plan, last = solver(task, changed, u, settings.n_iters)
+        error = marginal_error(plan, task.a, task.b)
+    return Transport(
+        plan=plan.to(cost.dtype),
+        u=last.u,
+        v=last.v,
+        cost=changed,
+        marginal_error=error,
+        n_iters=last.n_iters,
+        converged=error <= CONVERGED,
+    )
+
+
+def _draw(
+    given: Given, noise: float | Tensor, generator: torch.Generator | None
+) -> tuple[Tensor | None, float]:
+    """Noise ``(*batch, m, n)``, or None, and what to multiply it with."""
+    cost, dtype = given.cost, compute_dtype(given.cost)
+    if generator is not None:
+        checks.check_instance(
+            "mesh", "generator", generator, torch.Generator, "torch.Generator().manual_seed(seed)"
+        )
+    sigma = 1.0 if isinstance(noise, Tensor) else checks.as_real("mesh", "noise", noise)
+    if sigma == 0:
+        return None, 1.0
+    shape = (*check_problem(given), *cost.shape[-2:])
+    if isinstance(noise, Tensor):
+        _check_noise(given, noise, generator, shape)
+        return noise.to(dtype).expand(shape), 1.0
+    if generator is not None:
+        return torch.randn(shape, dtype=dtype, device=cost.device, generator=generator), sigma
+    like = cost if cost.dtype == dtype else cost.new_empty((), dtype=dtype)
+    return torch.randn_like(like.expand(shape)), sigma
+
+
+def _check_noise(
+    given: Given, noise: Tensor, generator: torch.Generator | None, shape: tuple[int, ...]
+) -> None:
+    """Check a tensor of noise."""
+    device = given.cost.device
+    if generator is not None:
+        raise ValueError(
+            "mesh: got both a noise tensor and a generator, expected one of them. Leave the "
+            "generator out, or pass noise as a standard deviation."
+        )
+    if not checks.broadcasts_to(noise.shape, shape) or not noise.is_floating_point():
+        raise ValueError(
+            f"mesh: noise is a tensor of shape {tuple(noise.shape)} and dtype {noise.dtype}, "
+            f"expected floating point that broadcasts to the cost's shape {tuple(shape)}. "
+            "Draw it with torch.randn_like(cost)."
+        )
+    if noise.device != device:
+        raise ValueError(
+            f"mesh: noise is on {noise.device}, expected {device}, where cost is. "
+            "Move it with noise.to(cost.device)."
+        )
+    if checks.can_read_values(noise):
+        real = real_entries(given.slot_mask, given.input_mask)
+        used = noise if real is None else torch.where(real, noise, 0.0)
+        checks.check_finite("mesh", "noise", used, "Draw it with torch.randn_like(cost).")
+
+
+def _with_noise(task: Problem, noise: Tensor | None, sigma: float) -> Tensor:
+    """The first cost of the descent (*batch, m, n); padding stays 0."""
+    if noise is None:
+        return task.cost
+    real = real_entries(task.slots, task.inputs)
+    if real is not None:
+        noise = torch.where(real, noise, 0.0)
+    noise = noise if sigma == 1.0 else sigma * noise
+    # Standard normal numbers are below 10.
+    if sigma > 1e30:
+        checks.check_finite("mesh", "noise", noise, "Lower the standard deviation.")
+    return task.cost + noise

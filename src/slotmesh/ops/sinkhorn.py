@@ -1,0 +1,150 @@
+"""Entropy-regularised optimal transport."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from slotmesh.ops import checks
+from slotmesh.ops._cpu import cpu_transport, quick_problem, use_c
+from slotmesh.ops._fused import BACKENDS, Backend, fused_transport, use_kernel
+from slotmesh.ops._implicit import implicit_plan
+from slotmesh.ops._naive import solve
+from slotmesh.ops.problem import (
+    CONVERGED,
+    Given,
+    Settings,
+    check_problem,
+    full_precision,
+    marginal_error,
+    problem,
+)
+from slotmesh.ops.transport import Transport
+
+SinkhornGrad = Literal["unroll", "implicit"]
+
+
+def sinkhorn(
+    cost: Tensor,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    *,
+    n_iters: int = 5,
+    tol: float | None = None,
+    temperature: float | Tensor = 1.0,
+    init: tuple[Tensor, Tensor] | None = None,
+    slot_mask: Tensor | None = None,
+    input_mask: Tensor | None = None,
+    grad: SinkhornGrad = "unroll",
+    backend: Backend = "auto",
+) -> Transport:
+    """Entropy-regularised optimal transport by Sinkhorn's algorithm, in the log domain.
+
+    Each iteration scales the inputs to their mass, then the slots, so slot sums are exact after any
+    number of iterations and the error is all in the input sums. Equal slots get equal rows: ties
+    are not broken (see :func:`slotmesh.mesh`).
+
+    Costs of any size neither overflow nor make gradients unbounded. The precision of plan and
+    gradients is limited by the rounding of the largest ``cost / temperature``: three digits remain
+    at 1e4 in float32 and at 1e12 in float64, none at 1e7 and 1e15. Beyond that, pass
+    ``cost.double()`` or raise the temperature. Low temperatures need many iterations; where
+    ``converged`` is False, ``grad="implicit"`` is not the gradient of the plan.
+
+    Args:
+        cost: ``(..., m, n)``, rows are slots, columns are inputs. float16 and bfloat16 are
+            computed in float32 inside.
+        a: Mass of each slot ``(..., m)``. Default: uniform, with the total of ``b``, or with one
+            unit per real slot.
+        b: Mass of each input ``(..., n)``. Default: uniform, with the total of ``a``.
+        n_iters: Number of iterations; with ``tol``, the maximum number.
+        tol: Stop a batch element once its :attr:`~slotmesh.ops.Transport.marginal_error` is at
+            most this. Each element stops by itself, and nothing waits for the GPU.
+        temperature: Strength of the entropy regularisation; a float above 0 or a tensor that
+            broadcasts against the batch dimensions ``(...)``.
+        init: Potentials ``(u, v)`` of an earlier result to start from. Only ``u`` matters: the
+            first half-step replaces ``v``.
+        slot_mask: ``(..., m)``, True where a slot is real.
+        input_mask: ``(..., n)``, True where an input is real. Masked elements get no mass and
+            have no effect, whatever their costs.
+        grad: ``"unroll"`` differentiates through the iterations and is exact at any number of
+            them; ``"implicit"`` differentiates the fixed point: constant memory, exact once
+            converged, and only the plan carries a gradient, not ``u`` and ``v``.
+        backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
+            less, at most 64 slots and 65,536 inputs, no ``tol``, first derivatives only);
+            ``"cpu"``, C code, several times as fast as torch on a CPU (float32 or less, no ``tol``,
+            not inside ``torch.compile`` or ``torch.func``; :func:`slotmesh.ops.backends` says
+            whether it is available); ``"torch"``, which supports everything everywhere; or
+            ``"auto"``, the fastest that supports the call.
+
+    Returns:
+        A :class:`~slotmesh.ops.Transport`.
+
+    Raises:
+        ValueError: If an argument is invalid; values are only checked on the CPU (see
+            :func:`slotmesh.ops.set_value_checks`).
+
+    Example:
+        >>> import torch
+        >>> from slotmesh import sinkhorn
+        >>> t = sinkhorn(torch.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]), n_iters=50)
+        >>> t.plan.sum(-1), t.plan.sum(-2)
+        (tensor([1., 1.]), tensor([0.6667, 0.6667, 0.6667]))
+        >>> bool(t.converged)
+        True
+    """
+    checks.check_choice("sinkhorn", "grad", grad, ("unroll", "implicit"))
+    checks.check_choice("sinkhorn", "backend", backend, BACKENDS)
+    checks.check_matrix("sinkhorn", "cost", cost)
+    settings = Settings(
+        n_iters=checks.as_count("sinkhorn", "n_iters", n_iters, 1),
+        tol=None if tol is None else checks.as_real("sinkhorn", "tol", tol),
+        implicit=grad == "implicit",
+    )
+    given = Given("sinkhorn", cost, a, b, slot_mask, input_mask, temperature)
+    beyond = None if tol is None else "tol is given"
+    warm = init if isinstance(init, tuple) else ()
+    if use_kernel(given, backend, settings, beyond, *warm):
+        return fused_transport(given, settings, init=_slot_potentials(given, init))
+    in_c = use_c(given, backend, beyond, *warm)
+    task = quick_problem(given) if in_c else problem(given)
+    u = _slot_potentials(given, init)
+    with full_precision(cost):
+        if in_c:
+            u = None if u is None else u.to(task.a.dtype).expand_as(task.a)
+            has_marginals = a is not None or b is not None
+            plan, last, _ = cpu_transport(task, task.cost, u, settings, given=has_marginals)
+        else:
+            solver = implicit_plan if settings.implicit else solve
+            plan, last = solver(task, task.cost, u, settings.n_iters, settings.tol)
+        error = marginal_error(plan, task.a, task.b)
+    return Transport(
+        plan=plan.to(cost.dtype),
+        u=last.u,
+        v=last.v,
+        cost=cost,
+        marginal_error=error,
+        n_iters=last.n_iters,
+        converged=error <= (CONVERGED if settings.tol is None else settings.tol),
+    )
+
+
+def _slot_potentials(given: Given, init: tuple[Tensor, Tensor] | None) -> Tensor | None:
+    """The slots' potentials of a warm start ``(u, v)``."""
+    if init is None:
+        return None
+    op, cost = given.op, given.cost
+    pair = isinstance(init, tuple | list)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not pair or len(init) != 2:
+        got = f"has {len(init)} entries" if pair else f"is a {type(init).__name__}"
+        raise ValueError(
+            f"{op}: init {got}, expected the pair (u, v) of an earlier result. "
+            "Pass init=(t.u, t.v)."
+        )
+    batch = check_problem(given)
+    for name, potential, size in zip("uv", init, cost.shape[-2:], strict=True):
+        checks.check_vector(op, f"init {name}", potential, size, cost, mask=False)
+        if not checks.broadcasts_to(potential.shape, (*batch, size)):
+            raise ValueError(
+                f"{op}: init {name} has shape {tuple(potential.shape)}, expected one that "
+                f"broadcasts to {(*batch, size)}. Pass init=(t.u, t.v) of the same batch."
+            )
+    return init[0]
