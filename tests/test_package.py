@@ -1,6 +1,5 @@
 """What the package promises to the outside."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -37,26 +36,3 @@ def test_importing_needs_neither_pot_nor_scipy() -> None:
     """They are heavy, and only two operations need them."""
     code = "import sys, slotmesh; assert not {'ot', 'scipy', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_dependencies_point_downwards() -> None:
-    """report draws samples of worlds; readers return the record of worlds."""
-    rooms = ["ops", "nn", "worlds", "readers", "models", "metrics", "report", "training", "data"]
-    rooms += ["demo", "cli"]
-    for file in SOURCE.rglob("*.py"):
-        room = file.relative_to(SOURCE).parts[0].removesuffix(".py")
-        if room not in rooms:
-            continue
-        above = rooms[rooms.index(room) + 1 :]
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                continue
-            for name in names:
-                parts = name.split(".")
-                assert parts[0] != "slotmesh" or len(parts) < 2 or parts[1] not in above, (
-                    f"{file.name} imports {name}"
-                )
