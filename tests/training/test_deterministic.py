@@ -61,7 +61,7 @@ def test_one_and_two_threads_end_with_the_same_bits(tmp_path: Path) -> None:
 def stopped(tmp_path: Path, variant: str, env: dict[str, str] | None = None) -> Settings:
     settings = tiny("random-objects", variant, tmp_path / "run", steps=6)
     log = tmp_path / "log"
-    code, said = run_job(log, "train", settings=settings, kill="training_step 4", env=env)
+    code, said = run_job(log, "train", settings=settings, kill="a_step 4", env=env)
     assert code == -9, said
     return settings
 
@@ -188,6 +188,6 @@ def test_on_a_gpu(tmp_path: Path, task: str, variant: str) -> None:
         train(tiny(task, variant, tmp_path / name, **wish))
     assert_same(state(tmp_path / "one"), state(tmp_path / "two"))
     settings = tiny(task, variant, tmp_path / "killed", **wish)
-    assert run_job(tmp_path / "log", "train", settings=settings, kill="training_step 8")[0] == -9
+    assert run_job(tmp_path / "log", "train", settings=settings, kill="a_step 8")[0] == -9
     assert run_job(tmp_path / "log", "train", settings=settings)[0] == 0
     assert_same(state(tmp_path / "one"), state(tmp_path / "killed"))

@@ -63,7 +63,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     whole = tiny("random-objects", "SA-MESH", tmp_path / "whole")
     assert run_job(tmp_path / "log", "train", settings=whole)[0] == 0
     one = tiny("random-objects", "SA-MESH", tmp_path / "run")
-    assert run_job(tmp_path / "log", "train", settings=one, kill="training_step 7")[0] == -9
+    assert run_job(tmp_path / "log", "train", settings=one, kill="a_step 7")[0] == -9
     two = tiny("random-objects", "SA-MESH", tmp_path / "run", hardware__devices=2)
     ends = two_processes(tmp_path / "log", "train", settings=two)
     assert [code for code, _ in ends] == [0, 0], ends
@@ -147,7 +147,7 @@ def test_a_mistake_ends_all_of_them(tmp_path: Path, launcher: Any) -> None:
 
 def test_a_process_that_dies_ends_the_other(tmp_path: Path) -> None:
     settings = tiny("random-objects", "SA", tmp_path / "run", hardware__devices=2)
-    ends = two_processes(tmp_path / "log", "train", settings=settings, kill="training_step 7 1")
+    ends = two_processes(tmp_path / "log", "train", settings=settings, kill="a_step 7 1")
     assert ends[1][0] == -9
     assert ends[0][0] not in (0, None)
     assert state(tmp_path / "run")["global_step"] == 6

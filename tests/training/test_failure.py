@@ -166,7 +166,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     """The last checkpoint stays, and with room again the run ends as if nothing had happened."""
     settings = tiny("random-objects", "SA", tmp_path / "run")
     log, words = tmp_path / "log", flags(settings)
-    assert run_job(log, "train", settings=settings, kill="training_step 7")[0] == -9
+    assert run_job(log, "train", settings=settings, kill="a_step 7")[0] == -9
     before = (tmp_path / "run/checkpoints/last.ckpt").read_bytes()
     code, said = run_job(log, "main", words=words, limit=LIMIT)
     assert code == 1, said

@@ -69,7 +69,7 @@ def test_of_two_at_once_one_trains(tmp_path: Path) -> None:
 
 def test_a_killed_process_does_not_block(tmp_path: Path) -> None:
     settings = tiny("random-objects", "SA", tmp_path / "run", steps=2)
-    assert run_job(tmp_path / "log", "train", settings=settings, kill="training_step 1")[0] == -9
+    assert run_job(tmp_path / "log", "train", settings=settings, kill="a_step 1")[0] == -9
     kept = json.loads((tmp_path / "run" / NAME).read_text())
     assert {*kept} == {"pid", "host", "command"}
     run_train(settings, Console(file=io.StringIO()))

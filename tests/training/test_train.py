@@ -113,7 +113,7 @@ def table(folder: Path) -> dict[tuple[str, int], float]:
     }
 
 
-@pytest.mark.parametrize("kill", ["", "training_step 8"])
+@pytest.mark.parametrize("kill", ["", "a_step 8"])
 def test_tensorboard_and_csv_hold_the_same(tmp_path: Path, kill: str) -> None:
     settings = tiny("clevrer-s", "SA-learned-noise", tmp_path / "run", log_every=1)
     if kill:

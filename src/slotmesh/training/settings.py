@@ -169,6 +169,8 @@ class Settings:
     """Steps between two checkpoints: what a kill can cost."""
     log_every: int = 50
     """Steps between two lines of the log."""
+    logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
+    """Where numbers go besides metrics.csv: TensorBoard, Weights & Biases (if installed), nowhere."""
     data: Any = None
     model: Any = None
     transport: Any = None
