@@ -18,7 +18,6 @@ import slotmesh
 from paper.figures.objective import Derivatives, derivatives, draw_objective
 from paper.figures.potentials import PotentialGaps, draw_potentials, potential_gaps
 from paper.figures.temperature import (
-    Hear,
     Scaling,
     draw_temperature,
     draw_unnormalised,
@@ -149,8 +148,11 @@ def _compute(name: str, recipe: Recipe, settings: Figure, console: Console) -> A
     quiet = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task(name, total=None)
-        hear: Hear = lambda done, total: progress.update(bar, completed=done, total=total)  # noqa: E731
-        return recipe.compute(**_options(recipe, settings), hear=hear)
+
+        def on_progress(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        return recipe.compute(**_options(recipe, settings), on_progress=on_progress)
 
 
 def _as_json(name: str, recipe: Recipe, settings: Figure, numbers: Any) -> str:

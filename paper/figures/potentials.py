@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paper.figures.temperature import NOISE, Hear, deaf
+from paper.figures.temperature import NOISE, OnProgress, noop
 from slotmesh.ops import mesh, pairwise_cost
 from slotmesh.ops.mesh import PotentialsMode
 from slotmesh.report.figures import COLOURS, panels
@@ -51,7 +51,7 @@ class PotentialGaps:
 
 
 def potential_gaps(
-    *, n_draws: int, seed: int = 0, n_iterations: int = 10, hear: Hear = deaf
+    *, n_draws: int, seed: int = 0, n_iterations: int = 10, on_progress: OnProgress = noop
 ) -> PotentialGaps:
     """Gaps for costs like those of slot attention: L2 distances of random slots and inputs."""
     generator = torch.Generator().manual_seed(seed)
@@ -60,11 +60,18 @@ def potential_gaps(
         return torch.randn(n_draws, *shape, generator=generator, dtype=torch.float64)
 
     cost = pairwise_cost(normal(N_SLOTS, DIM), normal(N_INPUTS, DIM))
-    return gaps_of(cost, NOISE * normal(N_SLOTS, N_INPUTS), n_iterations=n_iterations, hear=hear)
+    return gaps_of(
+        cost, NOISE * normal(N_SLOTS, N_INPUTS), n_iterations=n_iterations, on_progress=on_progress
+    )
 
 
 def gaps_of(
-    cost: Tensor, noise: Tensor, *, lr: float = LR, n_iterations: int = 10, hear: Hear = deaf
+    cost: Tensor,
+    noise: Tensor,
+    *,
+    lr: float = LR,
+    n_iterations: int = 10,
+    on_progress: OnProgress = noop,
 ) -> PotentialGaps:
     """Gaps for costs and noise ``(draws, m, n)`` of any kind."""
     reused: list[Draws] = []
@@ -80,7 +87,7 @@ def gaps_of(
         for mode, gaps in modes:
             t = mesh(cost, noise=noise, lr=lr, n_steps=k, n_iters=N_ITERS, potentials=mode)
             gaps.append((t.plan - ideal.plan).abs().mean((-2, -1)).numpy())
-        hear(k + 1, n_iterations)
+        on_progress(k + 1, n_iterations)
     return PotentialGaps(
         iterations=np.arange(1, n_iterations + 1),
         reused=np.stack(reused, -1),

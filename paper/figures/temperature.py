@@ -19,12 +19,12 @@ LEARNING_RATES = (1.0, 2.0, 3.0, 5.0)
 NOISE = 1e-3
 
 Curves = NDArray[np.float64]
-Hear = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Told (done, of how many) as the work goes on."""
 
 
-def deaf(done: int, total: int) -> None:
-    """Hears nothing."""
+def noop(done: int, total: int) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def scaling(
     n_factors: int = 101,
     temperatures: Sequence[float] = TEMPERATURES,
     learning_rates: Sequence[float] = LEARNING_RATES,
-    hear: Hear = deaf,
+    on_progress: OnProgress = noop,
 ) -> Scaling:
     """Entropy and gradient norm for factors from 0.001 to 100.
 
@@ -93,7 +93,7 @@ def scaling(
         for i, method in enumerate(methods):
             entropy, gradient = entropy_and_gradient(cost, method)
             entropies[i, j], gradients[i, j] = entropy.mean().item(), gradient.mean().item()
-        hear(j + 1, n_factors)
+        on_progress(j + 1, n_factors)
     split = len(temperatures)
     return Scaling(
         factors=factors.numpy(),

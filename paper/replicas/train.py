@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from paper.replicas.group import difference
 from paper.replicas.together import Together
-from slotmesh.training.checkpoint import load_checkpoint, packed
+from slotmesh.training.checkpoint import load_checkpoint, packed, replace_file
 from slotmesh.training.lock import Lock
 from slotmesh.training.settings import at_least, flag, plain
 from slotmesh.training.tasks import from_plain
@@ -114,8 +114,6 @@ def _train(
 
 def save(path: Path, together: Together) -> None:
     """Write a checkpoint; the one before stays until the new one is whole."""
-    from slotmesh.training.keeper import replace_file
-
     settings = [json.dumps(plain(made.settings)) for made in together.experiments]
     replace_file(path, packed(together.state_dict() | {"settings": settings}))
 

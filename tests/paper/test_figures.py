@@ -325,7 +325,7 @@ def test_another_seed_is_another_figure_and_the_generator_is_left_alone(
 def test_the_objective_leaves_the_generator_and_the_threads_alone() -> None:
     before = torch.get_rng_state(), torch.get_num_threads()
     heard: list[tuple[int, int]] = []
-    derivatives(n_steps=2, task=SMALL, hear=lambda done, total: heard.append((done, total)))
+    derivatives(n_steps=2, task=SMALL, on_progress=lambda done, total: heard.append((done, total)))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == torch.get_num_threads()
     assert heard == [(1, 2), (2, 2)]

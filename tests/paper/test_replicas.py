@@ -12,13 +12,13 @@ from rich.console import Console
 from paper.replicas import Together, data, judge, judge_together, train_together
 from paper.replicas import together as module
 from slotmesh.ops import _checks
-from slotmesh.training.loop import train_plainly
 from slotmesh.training.stream import EvalBatches, Order
 from slotmesh.training.tasks import experiment, preset
 from slotmesh.training.tasks.experiment import Experiment
 from slotmesh.worlds import RandomObjects
 
 from ..training._jobs import assert_same, change, tiny
+from ..training._oracle import train_plainly
 
 VARIANTS = ("SA", "SA-SH", "SA-EMD", "SA-MESH")
 KINDS = [(0, 1.0), (1, 0.1), (2, 0.01)]

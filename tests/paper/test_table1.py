@@ -28,11 +28,11 @@ from paper.record import SIGMAS, Record, difference, read, summarise, write
 from paper.replicas import together
 from paper.rows import BEYOND, BEYOND_MESH, base, beyond, papers
 from slotmesh.cli import _all_settings
-from slotmesh.training.loop import train_plainly
 from slotmesh.training.published import changed, row_of
 from slotmesh.training.stream import EvalBatches
 from slotmesh.training.tasks import experiment
 
+from ..training._oracle import train_plainly
 from ._records import put, record
 
 SMALL: dict[str, Any] = {

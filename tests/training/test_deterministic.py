@@ -14,7 +14,7 @@ from slotmesh.ops import backends
 from slotmesh.training.arithmetic import arithmetic, change, chosen
 from slotmesh.training.checkpoint import load_checkpoint
 from slotmesh.training.gradient import WORTH, compiles
-from slotmesh.training.learner import Learner
+from slotmesh.training.loop import Training
 from slotmesh.training.settings import Settings
 from slotmesh.training.train import check_hardware, run_train
 
@@ -34,13 +34,13 @@ def train(settings: Settings) -> str:
 def test_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: bool) -> None:
     """What is asked for is used in training, and no longer afterwards."""
     seen: set[int] = set()
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
+    def learn(self: Training, batch: Any) -> None:
         seen.add(torch.get_num_threads())
-        return old(self, batch, i)
+        old(self, batch)
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "learn", learn)
     before = torch.get_num_threads()
     wish = {"hardware__threads": 2, "hardware__deterministic": deterministic}
     train(tiny("random-objects", "SA", tmp_path / "run", steps=1, **wish))

@@ -226,7 +226,7 @@ def test_processes_part_at_the_end(tmp_path: Path) -> None:
     """Or threads of gloo now and then abort a process that has done its work."""
     script = f"""
 import atexit, torch
-from slotmesh.training.train import make_trainer
+from slotmesh.training.processes import make_fabric
 from slotmesh.training.tasks import preset
 from dataclasses import replace
 
@@ -236,7 +236,7 @@ torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 # What was registered last runs first.
 atexit.register(lambda: print("group:", torch.distributed.is_initialized()))
 hardware = replace(settings.hardware, accelerator="cpu", devices=2)
-make_trainer(replace(settings, hardware=hardware), [])
+make_fabric(replace(settings, hardware=hardware))
 """
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False

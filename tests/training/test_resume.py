@@ -41,7 +41,7 @@ def kill_and_resume(settings: Settings, kills: list[str], log: Path) -> None:
         assert run_job(log, "train", settings=settings, kill=kill)[0] == -9, log.read_text()
     code, said = run_job(log, "train", settings=settings)
     assert code == 0, said
-    assert "Going on from its last checkpoint" in said
+    assert "Resuming from the last checkpoint" in said
 
 
 @pytest.mark.parametrize(

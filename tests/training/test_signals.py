@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from slotmesh.training.learner import Learner
+from slotmesh.training.loop import Training
 from slotmesh.training.train import run_train
 
 from ._jobs import assert_same, flags, metrics, run_job, state, tiny, two_processes
@@ -36,12 +36,12 @@ def test_saved_and_gone_on_with(tmp_path: Path, signum: str, at: int, saved: int
     words = flags(tiny("random-objects", "SA-MESH", tmp_path / "run"))
     code, said = run_job(tmp_path / "log", "main", words=words, stop=f"{number:d} {at}")
     assert code == CODES[number]
-    assert f"Stopped at step {saved}, and saved. The same command goes on from there." in said
+    assert f"Stopped at step {saved}, and saved. The same command resumes from there." in said
     assert "Traceback" not in said
     assert state(tmp_path / "run")["global_step"] == saved
     code, said = run_job(tmp_path / "log", "main", words=words)
     assert code == 0, said
-    assert "Going on" in said
+    assert "Resuming" in said
     expected = whole(tmp_path)
     for name in ("last", "best"):
         assert_same(state(tmp_path / "run", name), state(expected, name), name)
@@ -81,14 +81,14 @@ def test_afterwards_signals_do_what_they_did_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """In a notebook, say; whether training was stopped or came to its end."""
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
-        if self.global_step == at:
+    def learn(self: Training, batch: Any) -> None:
+        if self.step == at:
             os.kill(os.getpid(), signal.SIGTERM)
-        return old(self, batch, i)
+        old(self, batch)
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "learn", learn)
     before = {s: signal.getsignal(s) for s in CODES}
     settings = tiny("random-objects", "SA", tmp_path / "run")
     with Path(tmp_path / "out").open("w") as out:
@@ -104,16 +104,16 @@ def test_afterwards_signals_do_what_they_did_before(
 def test_handlers_that_others_put_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
-        if self.global_step == 1:
+    def learn(self: Training, batch: Any) -> None:
+        if self.step == 1:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self.global_step == 4:
+        if self.step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
-        return old(self, batch, i)
+        old(self, batch)
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "learn", learn)
     settings = tiny("random-objects", "SA", tmp_path / "run")
     with Path(tmp_path / "out").open("w") as out, pytest.raises(SystemExit) as end:
         run_train(settings, Console(file=out))

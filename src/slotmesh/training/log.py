@@ -103,7 +103,10 @@ class Log:
             rows = self._rows()
             self._columns += new
             self._write_csv(rows)
-        with self._said(self._path.name), self._path.open("a", newline="", encoding="utf-8") as file:
+        with (
+            self._said(self._path.name),
+            self._path.open("a", newline="", encoding="utf-8") as file,
+        ):
             csv.DictWriter(file, self._columns).writerow(row)
         if self._logger is not None:
             with self._said(self._settings.logger):
@@ -115,7 +118,10 @@ class Log:
         if not self._active or (not line and now - self._drawn < 0.1):
             return
         self._drawn = now
-        shown = {"loss": self._last.get("train/loss"), self._goal: self._last.get(f"val/{self._goal}")}
+        shown = {
+            "loss": self._last.get("train/loss"),
+            self._goal: self._last.get(f"val/{self._goal}"),
+        }
         numbers = "  ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
         self._bar.update(self._bar.task_ids[0], completed=step, numbers=numbers)
         if line and not self._console.is_terminal:

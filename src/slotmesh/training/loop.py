@@ -274,7 +274,9 @@ class Training:
                 # gradient of this one.
                 if "not finite" not in str(error):
                     raise
-                return {"loss": torch.nan * torch.stack([p.sum() for p in model.parameters()]).sum()}
+                return {
+                    "loss": torch.nan * torch.stack([p.sum() for p in model.parameters()]).sum()
+                }
 
         return self._net(forward)
 

@@ -42,8 +42,8 @@ from slotmesh.training.tasks.experiment import Experiment
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-# What may change between two parts of one run. If other hardware rounds sums in another way, the run
-# differs in its last bits only, and says so (arithmetic.py).
+# What may change between two parts of one run. If other hardware rounds sums in another way, the
+# run differs in its last bits only, and says so (arithmetic.py).
 _FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "logger", "data.workers")
 # What may not, of a group above.
 _FIXED = ("hardware.precision",)

@@ -64,5 +64,3 @@ def check_hardware(hardware: Hardware) -> None:
             f"{started} processes were started, but --hardware.devices {hardware.devices} times "
             f"--hardware.nodes {hardware.nodes} is {expected}."
         )
-
-
