@@ -90,7 +90,7 @@ def _fit(
     except NonFinite as failed:
         folder = settings.folder / "failure"
         said = save_failure(folder, made, training.model, failed.step) if first else ""
-        # A process that ends with an error ends the others, and one of them is still writing.
+        # No process ends, and takes the others with it, before that is written.
         fabric.barrier()
         if not first:
             sys.exit(1)
@@ -149,8 +149,7 @@ def _steps(
             training.seconds = log.seconds
             # The best first: a run that dies between the two writes both again.
             for name in ("best", "last") if better else ("last",):
-                if fabric.is_global_zero:
-                    _save(settings.folder / "checkpoints" / f"{name}.ckpt", training)
+                _save(settings.folder / "checkpoints" / f"{name}.ckpt", training)
         log.show(step, line=validated)
         if signum:
             return signum
@@ -159,8 +158,11 @@ def _steps(
 
 def _save(path: Path, training: "Training") -> None:
     """Write a checkpoint; the last two are kept, in case that one gets damaged."""
-    old = path.with_name("previous.ckpt") if path.name == "last.ckpt" else None
-    replace_file(path, packed(training.state_dict()), old=old)
+    if training.fabric.is_global_zero:
+        old = path.with_name("previous.ckpt") if path.name == "last.ckpt" else None
+        replace_file(path, packed(training.state_dict()), old=old)
+    # No process ends, and takes the others with it, before it is written.
+    training.fabric.barrier()
 
 
 class Training:

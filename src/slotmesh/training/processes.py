@@ -36,12 +36,12 @@ def start_processes(settings: Settings) -> "Fabric":
 
 def make_fabric(settings: Settings) -> "Fabric":
     """Fabric on the hardware of the settings; nothing is started yet."""
-    # Lightning's advice does not apply to runs of this kind.
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*")
+    warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*")  # lightning on torch 2.13
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    # It would print who takes part, in every process.
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
 
     hardware = settings.hardware
     several = hardware.devices * hardware.nodes > 1

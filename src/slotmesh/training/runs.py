@@ -19,7 +19,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,12 +243,15 @@ def unwritable(folder: Path, error: OSError) -> ValueError:
 
 def environment() -> dict[str, Any]:
     """Command, versions and machine."""
+    import lightning
+    import numpy as np
+
     found: dict[str, Any] = {
         "command": shlex.join(["slotmesh", *sys.argv[1:]]),
         "slotmesh": slotmesh.__version__,
         "torch": torch.__version__,
-        "lightning": version("lightning"),
-        "numpy": version("numpy"),
+        "lightning": lightning.__version__,
+        "numpy": np.__version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
     }
