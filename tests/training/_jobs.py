@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -275,7 +274,7 @@ def before_step(act: Callable[[Any], None]) -> Callable[[], None]:
 
 def _die(where: str, step: str, rank: str = "") -> None:
     """Patch a method so that it ends the process, before it does anything, at a step."""
-    from slotmesh.training.loop import Training
+    from slotmesh.training.stream import EvalBatches
 
     def kill_at(step_now: int) -> None:
         if step_now == int(step) and rank in ("", os.environ.get("LOCAL_RANK")):
@@ -285,16 +284,17 @@ def _die(where: str, step: str, rank: str = "") -> None:
         before_step(lambda training: kill_at(training.step))
         return
     if where == "a_validation":
-        old, calls = Training.judge, Counter()
+        old, running = EvalBatches.__iter__, []
+        before_step(running.append)
 
-        def judge(self: Any, *args: Any) -> Any:
-            # At its second batch, when metrics are half full.
-            calls[self.step] += 1
-            if calls[self.step] == 2:
-                kill_at(self.step)
-            return old(self, *args)
+        def batches(self: Any) -> Any:
+            for i, batch in enumerate(old(self)):
+                # At its second batch, when metrics are half full.
+                if i == 1:
+                    kill_at(running[-1].step)
+                yield batch
 
-        Training.judge = judge
+        EvalBatches.__iter__ = batches
         return
     # Between two writes: the file beside the old one is whole, but has not taken its place.
     name, old_replace = f".{where}.", Path.replace

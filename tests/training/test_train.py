@@ -74,12 +74,12 @@ def test_the_global_generator_plays_no_part(tmp_path: Path) -> None:
 def test_the_best_is_the_one_with_the_lowest_validation_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, losses = Training.results, iter([3.0, 1.0, 2.0])
+    old, losses = Training.validate, iter([3.0, 1.0, 2.0])
 
-    def results(self: Training) -> dict[str, Any]:
-        return old(self) | {"loss": torch.tensor(next(losses))}
+    def validate(self: Training, batches: Any) -> dict[str, float]:
+        return old(self, batches) | {"loss": next(losses)}
 
-    monkeypatch.setattr(Training, "results", results)
+    monkeypatch.setattr(Training, "validate", validate)
     train(tiny("random-objects", "SA", tmp_path / "run"))
     assert state(tmp_path / "run", "best")["global_step"] == 10
     assert state(tmp_path / "run")["global_step"] == 12

@@ -89,6 +89,9 @@ class Log:
             with suppress(OSError):  # What it could not write was said before.
                 if self._logger is not None:
                     self._logger.finalize("failed" if kind else "success")
+                if self._settings.logger == "wandb":
+                    # Or another run in this process would add to this one.
+                    self._logger.experiment.finish()
 
     def write(self, step: int, split: str, numbers: dict[str, float]) -> None:
         """Write a row of numbers, which are called ``train/loss`` and the like."""

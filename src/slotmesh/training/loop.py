@@ -206,9 +206,9 @@ class Training:
             model.to(device)
             if device.type == "cuda" and settings.hardware.precision != "32":
                 model.to(memory_format=torch.channels_last)  # pyright: ignore
-        self.adam = torch.optim.Adam(
-            self.model.parameters(), lr=settings.optim.lr, fused=self._fused
-        )
+        # The fused Adam can be told on the device to leave the weights alone.
+        self._fused = device.type == "cuda"
+        self.adam = torch.optim.Adam(self.model.parameters(), fused=self._fused)
         self._net = fabric.setup_module(_Calls(self.model))
         self._fast: FastGradient | None = None
         if compiles(settings, device, fabric.world_size):
@@ -276,9 +276,8 @@ class Training:
                 # gradient of this one.
                 if "not finite" not in str(error):
                     raise
-                return {
-                    "loss": torch.nan * torch.stack([p.sum() for p in model.parameters()]).sum()
-                }
+                weights = [p.sum() for p in model.parameters()]
+                return {"loss": torch.nan * torch.stack(weights).sum()}
 
         return self._net(forward)
 
@@ -328,22 +327,15 @@ class Training:
         for i, batch in enumerate(batches):
             noise = self._noise("val", i, batches.totals[i])
             with self.fabric.autocast():
-                rows = self.judge(batch.to(self.fabric.device), noise)
+                batch = batch.to(self.fabric.device)
+                rows = self.made.judge(self.judged, batch, noise, self._metrics)
             self._val_loss.update(rows["loss"])
         self.judged.train()
-        return {name: float(value) for name, value in self.results().items()}
-
-    def judge(self, batch: Any, noise: torch.Generator) -> dict[str, Tensor]:
-        """Update the metrics with a batch; numbers of each sample ``(batch)``."""
-        return self.made.judge(self.judged, batch, noise, self._metrics)
-
-    def results(self) -> dict[str, Any]:
-        """What the metrics come to."""
-        found: dict[str, Any] = {"loss": self._val_loss.compute()}
+        found = {"loss": self._val_loss.compute()}
         for name, metric in self._metrics.items():
             value = metric.compute()
             found |= value if isinstance(value, dict) else {name: value}
-        return found
+        return {name: float(value) for name, value in found.items()}
 
     @torch.no_grad()
     def picture(self) -> memoryview:
@@ -396,11 +388,6 @@ class Training:
             # Of this device, not of the one before.
             group["fused"] = self._fused
         self.adam.load_state_dict(optimizer)
-
-    @property
-    def _fused(self) -> bool:
-        """The fused Adam can be told on the device to leave the weights alone."""
-        return self.fabric.device.type == "cuda"
 
     def _noise(self, purpose: str, step: int, total: int) -> torch.Generator:
         return self.made.noise(
