@@ -4,6 +4,7 @@ A process is forked from a server that has imported everything, which takes mill
 fresh interpreter takes seconds. It runs this file, and in it the function of the job's name.
 """
 
+import atexit
 import contextlib
 import csv
 import dataclasses
@@ -235,6 +236,18 @@ def main(
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     sys.argv = ["slotmesh", *words]
     command_line(words)
+
+
+def exit_in_a_group(settings: Settings) -> None:
+    """Run what the interpreter runs when it exits, in a group of one process."""
+    from slotmesh.training.processes import make_fabric
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    before = torch.distributed.is_initialized()
+    make_fabric(settings)
+    atexit._run_exitfuncs()  # a forked process leaves without
+    print(f"before: {before}, after: {torch.distributed.is_initialized()}")  # noqa: T201
 
 
 def _report() -> None:
