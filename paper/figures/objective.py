@@ -13,8 +13,7 @@ from slotmesh.models import SetCopier
 from slotmesh.nn import LearnedObjective, Mesh
 from slotmesh.ops import EntropyObjective
 from slotmesh.report.figures import COLOURS, panels
-from slotmesh.training.loop import train_plainly
-from slotmesh.training.stream import EvalBatches
+from slotmesh.training.stream import EvalBatches, RunData
 from slotmesh.training.tasks.experiment import Split
 from slotmesh.training.tasks.random_objects import RandomObjects, RandomObjectsSettings
 from slotmesh.training.variants import MeshSettings
@@ -85,24 +84,29 @@ def derivatives(
     copies; the entropy plays no part in its training.
     """
     made = RandomObjects(replace(task, steps=n_steps, seed=seed))
-    model = made.fresh_model()
+    # Lightning takes seconds to load.
+    from lightning.fabric import Fabric
+
+    from slotmesh.training.loop import Training
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    training = Training(made, fabric)
+    model, batches = training.model, RunData(made, fabric.device).train(0)
     objective = objective_of(model)
     p = torch.arange(1, 1001, dtype=torch.float64) / 1000
     with torch.no_grad():
         initial = objective.derivative(p).numpy()
     curve: dict[int, float] = {}
-
-    def on_step(done: int, losses: object) -> None:
-        if done % task.val_every == 0 or done == n_steps:
-            curve[done] = copying_error(made, model, "val")
-        on_progress(done, n_steps)
-
     threads = torch.get_num_threads()
     # At this size threads cost more than they save.
     torch.set_num_threads(1)
     try:
         curve[0] = copying_error(made, model, "val")
-        train_plainly(made, on_step, model=model)
+        for done in range(1, n_steps + 1):
+            training.learn(next(batches))
+            if done % task.val_every == 0 or done == n_steps:
+                curve[done] = copying_error(made, model, "val")
+            on_progress(done, n_steps)
         error = copying_error(made, model, "test")
     finally:
         torch.set_num_threads(threads)

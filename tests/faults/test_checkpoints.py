@@ -40,16 +40,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, 
 
 def stop_before(patch: pytest.MonkeyPatch, step: int) -> None:
     """Let training end with an error."""
-    from slotmesh.training.learner import Learner
+    from slotmesh.training.loop import Training
 
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
-        if self.global_step == step:
+    def learn(self: Training, batch: Any) -> None:
+        if self.step == step:
             raise ValueError("here it stops")
-        return old(self, batch, i)
+        old(self, batch)
 
-    patch.setattr(Learner, "training_step", training_step)
+    patch.setattr(Training, "learn", learn)
 
 
 def flipped(content: bytes, dice: Random) -> bytes:

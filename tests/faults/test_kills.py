@@ -16,7 +16,7 @@ def a_moment(dice: Random, kind: str) -> str:
     """Where to die; a run that resumes may end before it gets there."""
     part = dice.choice(["0", "1", "after", f"{dice.random():.3f}"])
     if kind == "a step":
-        return f"{dice.choice(['training_step', 'validation_step'])} {dice.randint(1, 11)}"
+        return f"{dice.choice(['a_step', 'a_validation'])} {dice.randint(1, 11)}"
     if kind == "any time":
         return f"seconds {dice.uniform(0.01, 2):.3f}"
     if kind == "a picture":

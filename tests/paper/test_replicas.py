@@ -12,13 +12,13 @@ from rich.console import Console
 from paper.replicas import ReplicaTrainer, data, evaluate, evaluate_replicas, train_replicas
 from paper.replicas import trainer as module
 from slotmesh.ops import checks as _checks
-from slotmesh.training.loop import train_plainly
 from slotmesh.training.stream import EvalBatches, Order
 from slotmesh.training.tasks import experiment, preset
 from slotmesh.training.tasks.experiment import Experiment
 from slotmesh.worlds import RandomObjects
 
 from ..training._jobs import assert_same, change, tiny
+from ..training._oracle import train_plainly
 
 VARIANTS = ("SA", "SA-SH", "SA-EMD", "SA-MESH")
 KINDS = [(0, 1.0), (1, 0.1), (2, 0.01)]

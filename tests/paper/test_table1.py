@@ -28,11 +28,11 @@ from paper.table1.choice import CANDIDATES, chosen, score, settings_of
 from paper.table1.emd_study import PARTS
 from paper.table1.record import SIGMAS, GroupRecord, read, summarise, write
 from paper.table1.rows import BEYOND, BEYOND_MESH, base, beyond, paper_error
-from slotmesh.training.loop import train_plainly
 from slotmesh.training.published import changed, row_of
 from slotmesh.training.stream import EvalBatches
 from slotmesh.training.tasks import experiment
 
+from ..training._oracle import train_plainly
 from ._records import put, record
 
 Measured = tuple[Path, list[GroupRecord], str]

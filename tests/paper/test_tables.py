@@ -23,7 +23,7 @@ from paper.tables.record import RunRecord, read, records_in
 from slotmesh.models import ObjectDiscovery
 from slotmesh.training.evaluate import Evaluate, run_evaluate
 from slotmesh.training.export import weights_name
-from slotmesh.training.learner import Learner
+from slotmesh.training.loop import Training
 from slotmesh.training.published import Row, published_rows
 from slotmesh.training.settings import Optim
 from slotmesh.training.tasks import TASKS, experiment
@@ -246,14 +246,14 @@ def test_stopped_and_moved_it_ends_with_the_same_weights(
 
 def stop_at(patch: pytest.MonkeyPatch, step: int) -> None:
     """Be asked to stop while a step is computed."""
-    before = Learner.training_step
+    before = Training.learn
 
-    def training_step(self: Any, batch: Any, i: int) -> Any:
-        if self.global_step == step:
+    def learn(self: Any, batch: Any) -> None:
+        if self.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
-        return before(self, batch, i)
+        before(self, batch)
 
-    patch.setattr(Learner, "training_step", training_step)
+    patch.setattr(Training, "learn", learn)
 
 
 @pytest.mark.parametrize("first", [6, 7])
@@ -287,13 +287,13 @@ def test_other_settings_are_another_run(whole: Whole, tmp_path: Path) -> None:
 def test_a_run_that_fails_is_shown_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = Learner.training_step
+    before = Training.losses
 
-    def training_step(self: Any, batch: Any, i: int) -> Any:
-        loss = before(self, batch, i)
-        return float("nan") * loss if self.global_step == 6 else loss
+    def losses(self: Any, batch: Any) -> Any:
+        found = before(self, batch)
+        return {"loss": float("nan") * found["loss"]} if self.step == 6 else found
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "losses", losses)
     found, said = measure(tmp_path, variants=("SA",))
     [one] = found["SA"]
     assert (one.failed, one.test, one.best_step) == (6, None, None)

@@ -4,6 +4,7 @@ A process is forked from a server that has imported everything, which takes mill
 fresh interpreter takes seconds. It runs this file, and in it the function of the job's name.
 """
 
+import atexit
 import contextlib
 import csv
 import dataclasses
@@ -17,6 +18,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,8 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
         "slotmesh.cli",
-        "slotmesh.training.keeper",
-        "slotmesh.training.journal",
+        "slotmesh.training.loop",
+        "lightning.fabric",
         "slotmesh.report.pictures",
         "tensorboard.summary.writer.record_writer",
     ]
@@ -170,7 +172,7 @@ def free_port() -> int:
 def state(folder: Path, name: str = "last") -> dict[str, Any]:
     """All of a checkpoint that must not depend on how often a run was stopped."""
     found = load_checkpoint(folder / "checkpoints" / f"{name}.ckpt")
-    keys = ("global_step", "state_dict", "optimizer_states", "lr_schedulers")
+    keys = ("global_step", "state_dict", "optimizer_states", "best_loss")
     return {key: found[key] for key in keys}
 
 
@@ -202,7 +204,7 @@ def assert_same(found: Any, expected: Any, where: str = "") -> None:
 
 
 def train(settings: Settings, kill: str = "") -> None:
-    """Train; die where ``kill`` says, such as ``training_step 8``, or writing, or after a time."""
+    """Train; die where ``kill`` says, such as ``a_step 8``, or writing, or after a time."""
     where, *more = kill.split() if kill else [""]
     if where == "write":
         _die_writing(*more)
@@ -236,42 +238,76 @@ def main(
     command_line(words)
 
 
+def exit_in_a_group(settings: Settings) -> None:
+    """Run what the interpreter runs when it exits, in a group of one process."""
+    from slotmesh.training.processes import make_fabric
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    before = torch.distributed.is_initialized()
+    make_fabric(settings)
+    atexit._run_exitfuncs()  # a forked process leaves without
+    print(f"before: {before}, after: {torch.distributed.is_initialized()}")  # noqa: T201
+
+
 def _report() -> None:
     """Print what Lightning found out about the processes."""
-    from slotmesh.training import processes
+    from slotmesh.training import loop
 
-    old = processes.agree
+    old = loop.agree
 
-    def agree(trainer: Any, *args: Any) -> Any:
-        found = old(trainer, *args)
-        environment = trainer.strategy.cluster_environment
+    def agree(fabric: Any, *args: Any) -> Any:
+        found = old(fabric, *args)
+        environment = fabric.strategy.cluster_environment
         print(  # noqa: T201
-            f"{type(environment).__name__} rank {trainer.global_rank} of {trainer.world_size}, "
-            f"node {trainer.node_rank}, local {trainer.local_rank}"
+            f"{type(environment).__name__} rank {fabric.global_rank} of {fabric.world_size}, "
+            f"node {fabric.node_rank}, local {fabric.local_rank}"
         )
         return found
 
-    processes.agree = agree
+    loop.agree = agree
+
+
+def before_step(act: Callable[[Any], None]) -> Callable[[], None]:
+    """Call a function with a run's ``Training`` before every step; call the result to end that."""
+    from slotmesh.training.loop import Training
+
+    old = Training.learn
+
+    def learn(self: Any, batch: Any) -> None:
+        act(self)
+        old(self, batch)
+
+    def undo() -> None:
+        Training.learn = old
+
+    Training.learn = learn
+    return undo
 
 
 def _die(where: str, step: str, rank: str = "") -> None:
     """Patch a method so that it ends the process, before it does anything, at a step."""
-    from slotmesh.training import checkpoints, learner
+    from slotmesh.training.stream import EvalBatches
 
     def kill_at(step_now: int) -> None:
         if step_now == int(step) and rank in ("", os.environ.get("LOCAL_RANK")):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if where in ("training_step", "validation_step"):
-        old = getattr(learner.Learner, where)
+    if where == "a_step":
+        before_step(lambda training: kill_at(training.step))
+        return
+    if where == "a_validation":
+        old, running = EvalBatches.__iter__, []
+        before_step(running.append)
 
-        def method(self: Any, batch: Any, i: int) -> Any:
-            # In a validation at its second batch, where metrics are half full.
-            if where == "training_step" or i == 1:
-                kill_at(self.global_step)
-            return old(self, batch, i)
+        def batches(self: Any) -> Any:
+            for i, batch in enumerate(old(self)):
+                # At its second batch, when metrics are half full.
+                if i == 1:
+                    kill_at(running[-1].step)
+                yield batch
 
-        setattr(learner.Learner, where, method)
+        EvalBatches.__iter__ = batches
         return
     # Between two writes: the file beside the old one is whole, but has not taken its place.
     name, old_replace = f".{where}.", Path.replace
@@ -282,7 +318,6 @@ def _die(where: str, step: str, rank: str = "") -> None:
         return old_replace(self, target)
 
     Path.replace = replace  # pyright: ignore
-    assert checkpoints.Path is Path
 
 
 def _die_writing(name: str, n: str, part: str) -> None:
@@ -309,7 +344,7 @@ def _signal(signum: str, step: str, rank: str = "", times: str = "1") -> None:
 
     To this process; as a terminal does, to all that it started too where ``times`` is ``all``.
     """
-    from slotmesh.training import data, learner
+    from slotmesh.training.stream import RunData
 
     def send() -> None:
         if rank in ("", os.environ.get("LOCAL_RANK", "0")):
@@ -319,34 +354,30 @@ def _signal(signum: str, step: str, rank: str = "", times: str = "1") -> None:
 
     if times == "all":
         os.setpgrp()
-    old_step, old_data = learner.Learner.training_step, data.RunData.train_dataloader
+    if int(step) >= 0:
+        before_step(lambda training: send() if training.step == int(step) else None)
+        return
+    old = RunData.train
 
-    def training_step(self: Any, batch: Any, i: int) -> Any:
-        if self.global_step == int(step):
-            send()
-        return old_step(self, batch, i)
+    def train(self: Any, first: int) -> Any:
+        send()
+        return old(self, first)
 
-    def train_dataloader(self: Any) -> Any:
-        if int(step) == -1:
-            send()
-        return old_data(self)
-
-    learner.Learner.training_step = training_step
-    data.RunData.train_dataloader = train_dataloader
+    RunData.train = train
 
 
 def _spoil(step: str, rank: str) -> None:
-    """Let the loss of one step be no number, in one process."""
-    from slotmesh.training import learner
+    """Let the loss of one step be NaN, in one process."""
+    from slotmesh.training.loop import Training
 
-    old = learner.Learner.training_step
+    old = Training.losses
 
-    def training_step(self: Any, batch: Any, i: int) -> Any:
-        loss = old(self, batch, i)
-        mine = (self.global_step, self.global_rank) == (int(step), int(rank))
-        return float("nan") * loss if mine else loss
+    def losses(self: Any, batch: Any) -> Any:
+        found = old(self, batch)
+        mine = (self.step, self.fabric.global_rank) == (int(step), int(rank))
+        return {"loss": float("nan") * found["loss"]} if mine else found
 
-    learner.Learner.training_step = training_step
+    Training.losses = losses
 
 
 if __name__ == "job":

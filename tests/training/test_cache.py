@@ -10,9 +10,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from slotmesh.training import cache
-from slotmesh.training.cache import Cached, cached
+from slotmesh.training import stream
 from slotmesh.training.runs import load_checkpoint
+from slotmesh.training.stream import Cached, cached
 from slotmesh.training.tasks import TASKS, experiment
 from slotmesh.training.train import run_train
 from slotmesh.worlds import MultiDSprites, RandomObjects
@@ -36,21 +36,21 @@ def test_only_what_has_an_end_and_fits_is_kept(monkeypatch: pytest.MonkeyPatch) 
     world, cpu = RandomObjects(seed=0), torch.device("cpu")
     assert cached(world, None, cpu) is world
     assert isinstance(cached(world, 3, cpu), Cached)
-    monkeypatch.setattr(cache, "_LIMIT", 1000)
+    monkeypatch.setattr(stream, "_LIMIT", 1000)
     assert cached(world, 3, cpu) is world
 
 
 def test_half_of_the_free_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     free = 1 << 33
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1 << 35))
-    assert cache._limit(torch.device("cuda")) == free // 2
-    assert cache._limit(torch.device("cpu")) == 4 << 30
+    assert stream._limit(torch.device("cuda")) == free // 2
+    assert stream._limit(torch.device("cpu")) == 4 << 30
 
 
 def test_what_does_not_fit_is_said_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
     world, cpu = MultiDSprites(seed=0, size=16), torch.device("cpu")
     each = 3 * 16 * 16 + 8
-    monkeypatch.setattr(cache, "_LIMIT", 10 * each + 1)
+    monkeypatch.setattr(stream, "_LIMIT", 10 * each + 1)
     for n, before, said in (
         (11, None, "--data.val-size 10 would fit.\n"),
         (11, True, "were kept before: pixels may differ"),
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_said_with_what_would(monkeypatch: pytest.MonkeyPat
         assert said in screen.getvalue()
         # One line, or none.
         assert screen.getvalue().count("\n") == (said != "")
-    monkeypatch.setattr(cache, "_LIMIT", 10 * each - 1)
+    monkeypatch.setattr(stream, "_LIMIT", 10 * each - 1)
     assert cached(world, 10, cpu, split="val", reads={"image"}) is world
 
 
@@ -88,11 +88,11 @@ def test_a_task_reads_what_it_says_and_nothing_else(task: str) -> None:
     for split in ("train", "val"):
         reads = made.reads(split)  # pyright: ignore
         full = made.source(split, CPU)[0].sample([0, 3, 1, 2])  # pyright: ignore
-        thin = numbers(split, cache._only(full, reads))
+        thin = numbers(split, stream._only(full, reads))
         for a, b in zip(thin, numbers(split, full), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
         for name in reads or ():
-            less = cache._only(full, {*reads} - {name})  # pyright: ignore
+            less = stream._only(full, {*reads} - {name})  # pyright: ignore
             with pytest.raises((ValueError, RuntimeError, IndexError, KeyError)):
                 numbers(split, less)
 
@@ -114,17 +114,17 @@ def test_a_resumed_run_sees_the_same_pixels(
     settings = tiny("random-objects", "SA", tmp_path / "run", steps=5)
     screen = StringIO()
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "_LIMIT", 1)
+        patch.setattr(stream, "_LIMIT", 1)
         run_train(settings, Console(file=screen, width=300))
     assert screen.getvalue().count("would fit.") == 2
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    assert load_checkpoint(last)["RunData"] == {"train": False, "val": False}
+    assert load_checkpoint(last)["in_memory"] == {"train": False, "val": False}
     kept = json.loads((tmp_path / "run" / "settings.json").read_text())
     (tmp_path / "run" / "settings.json").write_text(json.dumps(kept | {"steps": 8}))
     run_train(replace(settings, steps=8), Console(file=screen, width=300))
     assert screen.getvalue().count("samples at every step, as it did before.") == 2
-    assert load_checkpoint(last)["RunData"] == {"train": False, "val": False}
+    assert load_checkpoint(last)["in_memory"] == {"train": False, "val": False}
     # A run of its own decides for itself.
     run_train(replace(settings, out=tmp_path / "new"), Console(file=screen, width=300))
     new = load_checkpoint(tmp_path / "new" / "checkpoints" / "last.ckpt")
-    assert new["RunData"] == {"train": True, "val": True}
+    assert new["in_memory"] == {"train": True, "val": True}

@@ -14,7 +14,7 @@ from slotmesh.ops import backends
 from slotmesh.training.arithmetic import arithmetic, change, chosen
 from slotmesh.training.checkpoint import load_checkpoint
 from slotmesh.training.gradient import WORTH, compiles
-from slotmesh.training.learner import Learner
+from slotmesh.training.loop import Training
 from slotmesh.training.settings import Settings
 from slotmesh.training.train import check_hardware, run_train
 
@@ -34,13 +34,13 @@ def train(settings: Settings) -> str:
 def test_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: bool) -> None:
     """What is asked for is used in training, and no longer afterwards."""
     seen: set[int] = set()
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
+    def learn(self: Training, batch: Any) -> None:
         seen.add(torch.get_num_threads())
-        return old(self, batch, i)
+        old(self, batch)
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "learn", learn)
     before = torch.get_num_threads()
     wish = {"hardware__threads": 2, "hardware__deterministic": deterministic}
     train(tiny("random-objects", "SA", tmp_path / "run", steps=1, **wish))
@@ -61,7 +61,7 @@ def test_one_and_two_threads_end_with_the_same_bits(tmp_path: Path) -> None:
 def stopped(tmp_path: Path, variant: str, env: dict[str, str] | None = None) -> Settings:
     settings = tiny("random-objects", variant, tmp_path / "run", steps=6)
     log = tmp_path / "log"
-    code, said = run_job(log, "train", settings=settings, kill="training_step 4", env=env)
+    code, said = run_job(log, "train", settings=settings, kill="a_step 4", env=env)
     assert code == -9, said
     return settings
 
@@ -188,6 +188,6 @@ def test_on_a_gpu(tmp_path: Path, task: str, variant: str) -> None:
         train(tiny(task, variant, tmp_path / name, **wish))
     assert_same(state(tmp_path / "one"), state(tmp_path / "two"))
     settings = tiny(task, variant, tmp_path / "killed", **wish)
-    assert run_job(tmp_path / "log", "train", settings=settings, kill="training_step 8")[0] == -9
+    assert run_job(tmp_path / "log", "train", settings=settings, kill="a_step 8")[0] == -9
     assert run_job(tmp_path / "log", "train", settings=settings)[0] == 0
     assert_same(state(tmp_path / "one"), state(tmp_path / "killed"))

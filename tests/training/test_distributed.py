@@ -48,7 +48,7 @@ def assert_same_numbers(found: Path, expected: Path) -> None:
 def test_the_same_losses_and_metrics(
     tmp_path: Path, task: str, variant: str, val_size: int
 ) -> None:
-    changes = {"data__val_size": val_size, "steps": 7, "log_every": 1}
+    changes = {"data__val_size": val_size, "steps": 7, "log_every": 1, "data__train_size": 9}
     one = tiny(task, variant, tmp_path / "one", **changes)
     assert run_job(tmp_path / "log", "train", settings=one)[0] == 0
     two = tiny(task, variant, tmp_path / "two", hardware__devices=2, **changes)
@@ -63,7 +63,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     whole = tiny("random-objects", "SA-MESH", tmp_path / "whole")
     assert run_job(tmp_path / "log", "train", settings=whole)[0] == 0
     one = tiny("random-objects", "SA-MESH", tmp_path / "run")
-    assert run_job(tmp_path / "log", "train", settings=one, kill="training_step 7")[0] == -9
+    assert run_job(tmp_path / "log", "train", settings=one, kill="a_step 7")[0] == -9
     two = tiny("random-objects", "SA-MESH", tmp_path / "run", hardware__devices=2)
     ends = two_processes(tmp_path / "log", "train", settings=two)
     assert [code for code, _ in ends] == [0, 0], ends
@@ -147,7 +147,7 @@ def test_a_mistake_ends_all_of_them(tmp_path: Path, launcher: Any) -> None:
 
 def test_a_process_that_dies_ends_the_other(tmp_path: Path) -> None:
     settings = tiny("random-objects", "SA", tmp_path / "run", hardware__devices=2)
-    ends = two_processes(tmp_path / "log", "train", settings=settings, kill="training_step 7 1")
+    ends = two_processes(tmp_path / "log", "train", settings=settings, kill="a_step 7 1")
     assert ends[1][0] == -9
     assert ends[0][0] not in (0, None)
     assert state(tmp_path / "run")["global_step"] == 6
@@ -224,22 +224,7 @@ def test_a_line_really_starts_two_processes(tmp_path: Path, section: str) -> Non
 
 def test_processes_part_at_the_end(tmp_path: Path) -> None:
     """Or threads of gloo now and then abort a process that has done its work."""
-    script = f"""
-import atexit, torch
-from slotmesh.training.train import make_trainer
-from slotmesh.training.tasks import preset
-from dataclasses import replace
-
-settings = preset("random-objects", "SA")
-store = torch.distributed.FileStore({str(tmp_path / "store")!r}, 1)
-torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-# What was registered last runs first.
-atexit.register(lambda: print("group:", torch.distributed.is_initialized()))
-hardware = replace(settings.hardware, accelerator="cpu", devices=2)
-make_trainer(replace(settings, hardware=hardware), [])
-"""
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "group: False" in ended.stdout
+    settings = tiny("random-objects", "SA", tmp_path / "run", hardware__devices=2)
+    code, said = run_job(tmp_path / "log", "exit_in_a_group", settings=settings)
+    assert code == 0, said
+    assert "before: True, after: False" in said

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from paper.replicas import ReplicaTrainer
 from slotmesh.models import SetCopier
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import ExportModel, run_export_model
-from slotmesh.training.learner import Learner
-from slotmesh.training.loop import train_plainly
+from slotmesh.training.loop import Training
 from slotmesh.training.runs import load_checkpoint, open_run
 from slotmesh.training.tasks import experiment
 from slotmesh.training.train import run_train
 
 from ._jobs import assert_same, metrics, state, tiny
+from ._oracle import train_plainly
 
 DECAY = 0.8
 
@@ -47,17 +46,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_is_the_average_of_the_weights_of_all_steps(whole: Path) -> None:
     """By its definition, in double precision, from training without it."""
-    made = experiment(replace(settings(whole), optim=replace(settings(whole).optim, ema=None)))
-    model = made.fresh_model()
-    expected = {name: p.detach().double() for name, p in model.named_parameters()}
+    made = experiment(settings(whole))
+    expected = {name: p.detach().double() for name, p in made.fresh_model().named_parameters()}
 
-    def on_step(done: int, losses: Any) -> None:
+    def on_step(done: int, found: Any) -> None:
         # Steps are counted from 0.
         decay = min(DECAY, done / (9 + done))
-        for name, p in model.named_parameters():
+        for name, p in found["model"].named_parameters():
             expected[name] = decay * expected[name] + (1 - decay) * p.detach().double()
 
-    train_plainly(made, on_step, model=model)
+    model = train_plainly(made, on_step)
     found = part(whole, "average.")
     for name, value in expected.items():
         torch.testing.assert_close(found[name].double(), value, rtol=1e-5, atol=1e-6)
@@ -91,15 +89,15 @@ def test_it_is_what_is_validated_evaluated_and_exported(whole: Path, tmp_path: P
 def test_a_resumed_run_ends_with_the_same_bits(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    before = Learner.training_step
+    before = Training.learn
 
-    def training_step(self: Any, batch: Any, i: int) -> Any:
-        if self.global_step == step:
+    def learn(self: Any, batch: Any) -> None:
+        if self.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
-        return before(self, batch, i)
+        before(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "training_step", training_step)
+        patch.setattr(Training, "learn", learn)
         with pytest.raises(SystemExit):
             train(settings(tmp_path))
     train(settings(tmp_path))
@@ -109,10 +107,8 @@ def test_a_resumed_run_ends_with_the_same_bits(
 
 
 def test_what_keeps_none_says_so(tmp_path: Path) -> None:
-    made = experiment(settings(tmp_path))
-    for run in (train_plainly, lambda made: ReplicaTrainer([made])):
-        with pytest.raises(ValueError, match=r"--optim\.ema is 0\.8, expected none"):
-            run(made)
+    with pytest.raises(ValueError, match=r"--optim\.ema is 0\.8, expected none"):
+        ReplicaTrainer([experiment(settings(tmp_path))])
     for bad in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match=r"--optim\.ema is .*between 0 and 1"):
             experiment(tiny("random-objects", "SA", tmp_path, optim__ema=bad))

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from slotmesh.training.failure import replay
-from slotmesh.training.learner import Learner
+from slotmesh.training.loop import Training
 from slotmesh.training.runs import load_checkpoint, open_run
 from slotmesh.training.settings import Settings
 from slotmesh.training.stream import Order
@@ -31,13 +31,13 @@ def fails(settings: Settings) -> str:
 
 def spoil(monkeypatch: pytest.MonkeyPatch, step: int, factor: float) -> None:
     """Multiply the loss of one step."""
-    old = Learner.training_step
+    old = Training.losses
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
-        loss = old(self, batch, i)
-        return factor * loss if self.global_step == step else loss
+    def losses(self: Training, batch: Any) -> dict[str, torch.Tensor]:
+        found = old(self, batch)
+        return {"loss": factor * found["loss"]} if self.step == step else found
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "losses", losses)
 
 
 GPU = pytest.param(
@@ -76,15 +76,19 @@ def test_a_step_that_is_not_finite_stops_the_run(
     weights: dict[str, torch.Tensor] = {}
     losses: dict[int, torch.Tensor] = {}
 
-    def note(self: Learner, *_: Any) -> None:
-        losses[self.global_step - 1] = self.latest["loss"]
-        if self.global_step == 4:
+    old = Training.gradient
+
+    def note(self: Training, batch: Any) -> dict[str, torch.Tensor]:
+        if self.step == 4:
             weights.update(
                 {f"model.{k}": v.cpu().clone() for k, v in self.model.state_dict().items()}
             )
+        found = old(self, batch)
+        losses[self.step] = found["loss"]
+        return found
 
     with monkeypatch.context() as patch, Path(os.devnull).open("w") as nowhere:
-        patch.setattr(Learner, "on_train_batch_end", note, raising=False)
+        patch.setattr(Training, "gradient", note)
         fine = tiny("random-objects", "SA-MESH", tmp_path / "fine", **changes)
         run_train(fine, Console(file=nowhere))
     kept = load_checkpoint(folder / "before.ckpt")["state_dict"]
@@ -128,14 +132,15 @@ def test_other_mistakes_keep_their_own_words(
 
 def test_a_gradient_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss alone looks right."""
-    old = Learner.on_before_optimizer_step
+    old = Training.gradient
 
-    def spoilt(self: Learner, optimizer: Any) -> None:
-        if self.global_step == 2:
+    def spoilt(self: Training, batch: Any) -> dict[str, torch.Tensor]:
+        found = old(self, batch)
+        if self.step == 2:
             next(self.model.parameters()).grad.view(-1)[0] = float("inf")  # pyright: ignore
-        old(self, optimizer)
+        return found
 
-    monkeypatch.setattr(Learner, "on_before_optimizer_step", spoilt)
+    monkeypatch.setattr(Training, "gradient", spoilt)
     assert "step 2 is not finite" in fails(tiny("random-objects", "SA", tmp_path / "run"))
 
 
@@ -166,7 +171,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     """The last checkpoint stays, and with room again the run ends as if nothing had happened."""
     settings = tiny("random-objects", "SA", tmp_path / "run")
     log, words = tmp_path / "log", flags(settings)
-    assert run_job(log, "train", settings=settings, kill="training_step 7")[0] == -9
+    assert run_job(log, "train", settings=settings, kill="a_step 7")[0] == -9
     before = (tmp_path / "run/checkpoints/last.ckpt").read_bytes()
     code, said = run_job(log, "main", words=words, limit=LIMIT)
     assert code == 1, said

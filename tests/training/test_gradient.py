@@ -10,7 +10,7 @@ from rich.console import Console
 
 from slotmesh.nn.noise import Drawing, Drawn
 from slotmesh.training.gradient import WORTH, FastGradient, compiles
-from slotmesh.training.learner import Learner
+from slotmesh.training.loop import Training
 from slotmesh.training.tasks import experiment
 from slotmesh.training.train import run_train
 
@@ -125,16 +125,16 @@ def test_a_run_is_the_same_and_goes_on(tmp_path):
 
 def stop_after(settings: Any, step: int, nowhere: Any) -> None:
     """Run until a step, then fail."""
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
-        if self.global_step == step:
+    def learn(self: Training, batch: Any) -> None:
+        if self.step == step:
             raise KeyError("stop")
-        return old(self, batch, i)
+        old(self, batch)
 
-    Learner.training_step = training_step  # pyright: ignore
+    Training.learn = learn
     try:
         with pytest.raises(KeyError, match="stop"):
             run_train(settings, Console(file=nowhere))
     finally:
-        Learner.training_step = old
+        Training.learn = old

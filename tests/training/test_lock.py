@@ -17,8 +17,8 @@ from rich.console import Console
 from paper.replicas import train_replicas
 from slotmesh.cli import main
 from slotmesh.training import lock as module
-from slotmesh.training.learner import Learner
 from slotmesh.training.lock import NAME, Lock
+from slotmesh.training.loop import Training
 from slotmesh.training.runs import open_run
 from slotmesh.training.tasks import experiment
 from slotmesh.training.train import run_train
@@ -69,7 +69,7 @@ def test_of_two_at_once_one_trains(tmp_path: Path) -> None:
 
 def test_a_killed_process_does_not_block(tmp_path: Path) -> None:
     settings = tiny("random-objects", "SA", tmp_path / "run", steps=2)
-    assert run_job(tmp_path / "log", "train", settings=settings, kill="training_step 1")[0] == -9
+    assert run_job(tmp_path / "log", "train", settings=settings, kill="a_step 1")[0] == -9
     kept = json.loads((tmp_path / "run" / NAME).read_text())
     assert {*kept} == {"pid", "host", "command"}
     run_train(settings, Console(file=io.StringIO()))
@@ -178,16 +178,16 @@ def test_a_folder_that_is_removed_while_it_trains(
     """Nothing is written into the folder of another run that was begun in its place."""
     settings = tiny("random-objects", "SA", tmp_path / "run", log_every=1)
     new = Lock(tmp_path / "run")
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
-        if self.global_step == 7:
+    def learn(self: Training, batch: Any) -> None:
+        if self.step == 7:
             shutil.rmtree(tmp_path / "run")
             if again:
                 new.acquire()
-        return old(self, batch, i)
+        old(self, batch)
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "learn", learn)
     with pytest.raises(SystemExit) as end:
         main(flags(settings))
     assert end.value.code == 1

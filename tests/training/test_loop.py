@@ -1,22 +1,25 @@
-"""Training in a dozen lines, which ``slotmesh train`` is held against."""
+"""``slotmesh train`` against a loop of a dozen lines, and the step that others use too."""
 
+from copy import deepcopy
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lightning.fabric import Fabric
 from rich.console import Console
 
-from slotmesh.training.loop import train_plainly
-from slotmesh.training.stream import Order
+from slotmesh.training.failure import NonFinite
+from slotmesh.training.loop import Training
+from slotmesh.training.stream import RunData
 from slotmesh.training.tasks import experiment, preset
 from slotmesh.training.tasks.blind import Constant
 from slotmesh.training.tasks.experiment import Experiment
 from slotmesh.training.train import run_train
 
 from ._jobs import assert_same, change, state, tiny
+from ._oracle import train_plainly
 
 SMALL = tiny("random-objects", "SA-MESH", Path("unused"), steps=4)
 
@@ -31,8 +34,10 @@ def error(made: Experiment, model: torch.nn.Module) -> float:
     return float(metrics["nrmse"].compute())
 
 
-def copies(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
+def ready(made: Experiment) -> tuple[Training, Any]:
+    """What takes steps, and its batches."""
+    fabric = Fabric(accelerator="cpu", devices=1)
+    return Training(made, fabric), RunData(made, fabric.device).train(0)
 
 
 @pytest.mark.parametrize(
@@ -55,52 +60,73 @@ def test_slotmesh_train_ends_with_the_same_bits(
     assert not [k for k, v in first.named_parameters() if torch.equal(v, expected[k])]
 
 
-def test_it_is_repeatable_and_leaves_the_generator_alone() -> None:
-    before = torch.get_rng_state()
-    first, second = (train_plainly(experiment(SMALL)).state_dict() for _ in range(2))
+def test_steps_are_repeatable_and_leave_the_generator_alone() -> None:
+    before, found = torch.get_rng_state(), []
+    for seed in (0, 0, 1):
+        training, batches = ready(experiment(change(SMALL, seed=seed)))
+        for _ in range(2):
+            training.learn(next(batches))
+        found.append(training.model.state_dict())
     assert torch.equal(before, torch.get_rng_state())
-    assert_same(first, second)
-    other = train_plainly(experiment(change(SMALL, seed=1))).state_dict()
-    assert not torch.equal(first["attention.to_key.weight"], other["attention.to_key.weight"])
-
-
-def test_every_step_is_reported_after_it_was_taken() -> None:
-    made = experiment(change(SMALL, optim__lr=1e-2))
-    model = made.fresh_model()
-    states, heard = [copies(model)], []
-
-    def on_step(done: int, losses: dict[str, torch.Tensor]) -> None:
-        assert not any(value.requires_grad for value in losses.values())
-        heard.append((done, float(losses["loss"])))
-        states.append(copies(model))
-
-    assert train_plainly(made, on_step, model=model) is model
-    assert [done for done, _ in heard] == [1, 2, 3, 4]
-    for before, after in pairwise(states):
-        assert not torch.equal(before["attention.to_key.weight"], after["attention.to_key.weight"])
-    # The loss of the first step is that of the first weights on the first batch.
-    source, _ = made.source("train", torch.device("cpu"))
-    sample = source.sample(Order(18, batch_size=4, seed=0).batch(0))
-    loss = made.losses(made.fresh_model(), sample, made.noise("train", 0, total=4))["loss"]
-    assert heard[0][1] == float(loss.detach())
+    assert_same(found[0], found[1])
+    name = "attention.to_key.weight"
+    assert not torch.equal(found[0][name], found[2][name])
 
 
 @pytest.mark.parametrize("spoilt", ["loss", "gradient"])
 def test_no_step_is_taken_that_is_not_finite(monkeypatch: pytest.MonkeyPatch, spoilt: str) -> None:
     made = experiment(SMALL)
-    model, states = made.fresh_model(), []
+    training, batches = ready(made)
+    for _ in range(2):
+        training.learn(next(batches))
+    before = {name: value.clone() for name, value in training.model.state_dict().items()}
     old = made.losses
 
     def losses(*args: Any) -> dict[str, torch.Tensor]:
         found = old(*args)["loss"]
-        if len(states) == 2:
-            found = found + float("inf") if spoilt == "loss" else found.sub(found.detach()).sqrt()
-        return {"loss": found}
+        bad = found + float("inf") if spoilt == "loss" else found.sub(found.detach()).sqrt()
+        return {"loss": bad}
 
     monkeypatch.setattr(made, "losses", losses)
-    with pytest.raises(ValueError, match=r"step 2 is not finite. Lower --optim.lr"):
-        train_plainly(made, lambda done, found: states.append(copies(model)), model=model)
-    assert_same(copies(model), states[-1])
+    with pytest.raises(NonFinite, match="step 2"):
+        training.learn(next(batches))
+    assert training.step == 2
+    assert_same(dict(training.model.state_dict()), before)
+
+
+def test_a_state_is_whole() -> None:
+    """Taken from one and loaded into another, both take the same next step."""
+    made = experiment(change(SMALL, optim__ema=0.5))
+    one, batches = ready(made)
+    for _ in range(2):
+        one.learn(next(batches))
+    two, _ = ready(made)
+    two.load_state_dict(deepcopy(one.state_dict()))
+    batch = next(batches)
+    for training in (one, two):
+        training.learn(batch)
+    assert_same(two.state_dict(), one.state_dict())
+
+
+def test_checkpoints_of_earlier_versions() -> None:
+    """Lightning's Trainer kept progress under the names of callbacks."""
+    made = experiment(SMALL)
+    one, batches = ready(made)
+    one.learn(next(batches))
+    one.seconds, one.best_loss, one.in_memory = 7.0, 0.5, {"train": True, "val": False}
+    state = one.state_dict()
+    old = {k: state[k] for k in ("global_step", "state_dict", "settings", "arithmetic")} | {
+        "epoch": 0,
+        "pytorch-lightning_version": "2.6.6",
+        "loops": {},
+        "callbacks": {"Journal": {"seconds": 7.0}, "Keeper": {"best_loss": 0.5}},
+        "optimizer_states": state["optimizer_states"],
+        "lr_schedulers": [{"last_epoch": 1}],
+        "RunData": {"train": True, "val": False},
+    }
+    two, _ = ready(made)
+    two.load_state_dict(deepcopy(old))
+    assert_same(two.state_dict(), state)
 
 
 def test_mesh_learns_faster_than_softmax() -> None:

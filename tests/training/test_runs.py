@@ -126,15 +126,15 @@ def test_a_finished_run_started_again_does_nothing(run: Settings) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "flag"),
     [
-        ("steps", 5, "--steps 4, but 5 came"),
-        ("seed", 1, "--seed 0, but 1 came"),
-        ("val_every", 3, "--val-every 2, but 3 came"),
-        ("data__batch_size", 2, "--data.batch-size 4, but 2 came"),
-        ("data__train_size", None, "--data.train-size 18, but None came"),
-        ("model__mlp_dim", 9, "--model.mlp-dim 8, but 9 came"),
-        ("optim__clip", 1.0, "--optim.clip None, but 1.0 came"),
-        ("transport__lr", 2.0, "--transport.lr 1.0, but 2.0 came"),
-        ("hardware__precision", "bf16", "--hardware.precision 32, but bf16 came"),
+        ("steps", 5, "--steps 4, but got 5"),
+        ("seed", 1, "--seed 0, but got 1"),
+        ("val_every", 3, "--val-every 2, but got 3"),
+        ("data__batch_size", 2, "--data.batch-size 4, but got 2"),
+        ("data__train_size", None, "--data.train-size 18, but got None"),
+        ("model__mlp_dim", 9, "--model.mlp-dim 8, but got 9"),
+        ("optim__clip", 1.0, "--optim.clip None, but got 1.0"),
+        ("transport__lr", 2.0, "--transport.lr 1.0, but got 2.0"),
+        ("hardware__precision", "bf16", "--hardware.precision 32, but got bf16"),
     ],
 )
 def test_other_settings_are_refused(run: Settings, name: str, value: Any, flag: str) -> None:
@@ -145,7 +145,7 @@ def test_other_settings_are_refused(run: Settings, name: str, value: Any, flag: 
 
 
 def test_another_variant_is_refused(run: Settings) -> None:
-    with pytest.raises(ValueError, match="holds a run with --variant SA-MESH, but SA came"):
+    with pytest.raises(ValueError, match="holds a run with --variant SA-MESH, but got SA"):
         again(tiny("random-objects", "SA", run.folder, steps=4, val_every=2))
 
 
@@ -161,7 +161,7 @@ def test_workers_may_change(tmp_path: Path) -> None:
     prepare(start)
     (tmp_path / "run/checkpoints/last.ckpt").write_bytes(b"")
     assert prepare(change(start, data__workers=5)) is not None
-    with pytest.raises(ValueError, match=r"--data.size 32, but 40 came"):
+    with pytest.raises(ValueError, match=r"--data.size 32, but got 40"):
         prepare(change(start, data__size=40))
 
 
@@ -178,7 +178,7 @@ def test_overwrite_starts_anew(run: Settings) -> None:
     (run.folder / "evaluation.json").write_text("{}")
     (run.folder / "failure").mkdir()
     said = again(change(run, seed=1, overwrite=True))
-    assert "Going on" not in said
+    assert "Resuming" not in said
     assert load_checkpoint(run.folder / "checkpoints/last.ckpt")["global_step"] == 4
     kept = json.loads((run.folder / "settings.json").read_text())
     assert (kept["seed"], kept["overwrite"]) == (1, False)
@@ -298,7 +298,7 @@ def test_checkpoints_that_are_not_ours(run: Settings, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"last.ckpt does not fit its settings"):
         open_run(last).load_model()
     torch.save({"state_dict": good["state_dict"]}, last)
-    with pytest.raises(ValueError, match=r"last.ckpt is not a checkpoint to go on from"):
+    with pytest.raises(ValueError, match=r"last.ckpt cannot be resumed from"):
         again(run)
 
 

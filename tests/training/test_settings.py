@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.training.memory import memory_checked
+from slotmesh.training.places import memory_checked
 from slotmesh.training.settings import Data, Optim, Settings, plain
 from slotmesh.training.tasks import TASKS, experiment, from_plain, preset
 from slotmesh.training.train import check_hardware, run_train

@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from slotmesh.training.learner import Learner
+from slotmesh.training.loop import Training
 from slotmesh.training.train import run_train
 
 from ._jobs import assert_same, flags, metrics, run_job, state, tiny, two_processes
@@ -21,31 +21,33 @@ pytestmark = pytest.mark.slow
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
-def whole(folder: Path) -> Path:
-    settings = tiny("random-objects", "SA-MESH", folder / "whole")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    settings = tiny("random-objects", "SA-MESH", folder / "run")
     assert run_job(folder / "log", "train", settings=settings)[0] == 0
-    return folder / "whole"
+    return folder / "run"
 
 
 # Step 7 has no checkpoint of its own; after step 5 comes a validation, and step 12 is the last.
 @pytest.mark.parametrize(
     ("signum", "at", "saved"), [("SIGTERM", 6, 7), ("SIGINT", 0, 1), ("SIGTERM", 4, 5)]
 )
-def test_saved_and_gone_on_with(tmp_path: Path, signum: str, at: int, saved: int) -> None:
+def test_saved_and_resumed(tmp_path: Path, whole: Path, signum: str, at: int, saved: int) -> None:
     number = signal.Signals[signum]
     words = flags(tiny("random-objects", "SA-MESH", tmp_path / "run"))
     code, said = run_job(tmp_path / "log", "main", words=words, stop=f"{number:d} {at}")
     assert code == CODES[number]
-    assert f"Stopped at step {saved}, and saved. The same command goes on from there." in said
+    assert f"Stopped at step {saved}, and saved. The same command resumes from there." in said
     assert "Traceback" not in said
     assert state(tmp_path / "run")["global_step"] == saved
     code, said = run_job(tmp_path / "log", "main", words=words)
     assert code == 0, said
-    assert "Going on" in said
-    expected = whole(tmp_path)
+    assert "Resuming" in said
     for name in ("last", "best"):
-        assert_same(state(tmp_path / "run", name), state(expected, name), name)
-    assert metrics(tmp_path / "run") == metrics(expected)
+        assert_same(state(tmp_path / "run", name), state(whole, name), name)
+    assert metrics(tmp_path / "run") == metrics(whole)
 
 
 def test_two_processes_stop_together(tmp_path: Path) -> None:
@@ -81,14 +83,14 @@ def test_afterwards_signals_do_what_they_did_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """In a notebook, say; whether training was stopped or came to its end."""
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
-        if self.global_step == at:
+    def learn(self: Training, batch: Any) -> None:
+        if self.step == at:
             os.kill(os.getpid(), signal.SIGTERM)
-        return old(self, batch, i)
+        old(self, batch)
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "learn", learn)
     before = {s: signal.getsignal(s) for s in CODES}
     settings = tiny("random-objects", "SA", tmp_path / "run")
     with Path(tmp_path / "out").open("w") as out:
@@ -104,16 +106,16 @@ def test_afterwards_signals_do_what_they_did_before(
 def test_handlers_that_others_put_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
-        if self.global_step == 1:
+    def learn(self: Training, batch: Any) -> None:
+        if self.step == 1:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self.global_step == 4:
+        if self.step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
-        return old(self, batch, i)
+        old(self, batch)
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "learn", learn)
     settings = tiny("random-objects", "SA", tmp_path / "run")
     with Path(tmp_path / "out").open("w") as out, pytest.raises(SystemExit) as end:
         run_train(settings, Console(file=out))
@@ -121,14 +123,21 @@ def test_handlers_that_others_put_in_their_place(
     assert state(tmp_path / "run")["global_step"] == 5
 
 
-@pytest.mark.parametrize("kind", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
-def test_the_whole_group_of_processes_is_told(tmp_path: Path, kind: str) -> None:
-    """As `timeout` does it; on a GPU, where the step is compiled by processes of their own."""
-    hardware: dict[str, Any] = {"hardware__accelerator": kind}
-    if kind == "gpu":
-        if not torch.cuda.is_available():
-            pytest.skip("no CUDA device on this machine")
-        hardware["hardware__compile"] = "yes"
+def test_the_whole_group_of_processes_is_told(tmp_path: Path) -> None:
+    """As `timeout` does it."""
+    words = flags(tiny("multi-dsprites", "SA-MESH", tmp_path / "run"))
+    stop = f"{signal.SIGTERM:d} 3 0 all"
+    code, said = run_job(tmp_path / "log", "main", words=words, stop=stop)
+    assert code == 143, said
+    assert "and saved" in said
+    assert state(tmp_path / "run")["global_step"] == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_the_whole_group_with_its_compilers_is_told(tmp_path: Path) -> None:
+    """The step is compiled by processes of their own."""
+    hardware = {"hardware__accelerator": "gpu", "hardware__compile": "yes"}
     rare = dict.fromkeys(("steps", "val_every", "save_every"), 1_000_000)
     words = flags(tiny("multi-dsprites", "SA-MESH", tmp_path / "run", **rare, **hardware))
     command = [

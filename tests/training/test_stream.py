@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.training.stream import EvalBatches, Order, TrainBatches
+from slotmesh.training.stream import EvalBatches, Order, train_batches
 from slotmesh.worlds import RandomObjects
 
 SIZES = st.integers(1, 12)
@@ -29,7 +29,7 @@ class Numbers:
 def train(n: int | None, batch_size: int, start: int = 0, **options: Any) -> list[list[int]]:
     """The first 7 batches."""
     order = Order(n, batch_size=batch_size, seed=options.pop("seed", 0))
-    batches = TrainBatches(Numbers(), order, start=lambda: start, **options)
+    batches = train_batches(Numbers(), order, start, **options)
     return [batch.tolist() for batch in islice(batches, 7)]
 
 
@@ -102,7 +102,7 @@ def test_a_resumed_stream_goes_on_and_batches_made_ahead_are_the_same(
 def test_batches_made_ahead_are_one_call() -> None:
     source = Numbers()
     order = Order(None, batch_size=2, seed=0)
-    batches = iter(TrainBatches(source, order, start=lambda: 0, ahead=3))
+    batches = train_batches(source, order, 0, ahead=3)
     assert [next(batches).tolist() for _ in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert source.asked == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
@@ -110,10 +110,7 @@ def test_batches_made_ahead_are_one_call() -> None:
 def test_a_world_s_samples_ahead() -> None:
     world = RandomObjects(seed=0)
     order = Order(11, batch_size=4, seed=0, rank=1, n_ranks=2)
-    one, three = (
-        list(islice(TrainBatches(world, order, start=lambda: 1, ahead=ahead), 5))
-        for ahead in (1, 3)
-    )
+    one, three = (list(islice(train_batches(world, order, 1, ahead=ahead), 5)) for ahead in (1, 3))
     for a, b in zip(one, three, strict=True):
         assert torch.equal(a.index, b.index)
         assert torch.equal(a.inputs, b.inputs)
@@ -123,7 +120,7 @@ def test_a_world_s_samples_ahead() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_other_processes_read_the_same_and_end_when_closed() -> None:
     order = Order(11, batch_size=4, seed=0)
-    batches = TrainBatches(Numbers(), order, start=lambda: 2, workers=1)
+    batches = train_batches(Numbers(), order, 2, workers=1)
     found = [batch.tolist() for batch in islice(batches, 7)]
     assert found == train(11, 4, 2)
     assert multiprocessing.active_children()

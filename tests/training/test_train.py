@@ -13,15 +13,14 @@ import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from slotmesh.training.learner import Learner
+from slotmesh.training.loop import Training
 from slotmesh.training.runs import load_checkpoint, open_run
 from slotmesh.training.settings import Settings
-from slotmesh.training.stream import Order
 from slotmesh.training.tasks import experiment
-from slotmesh.training.tasks.experiment import mix
 from slotmesh.training.train import run_train
 
 from ._jobs import assert_same, metrics, run_job, state, tiny
+from ._oracle import train_plainly
 
 
 def train(settings: Settings, **console: Any) -> str:
@@ -36,31 +35,23 @@ def test_training_is_what_it_says(tmp_path: Path) -> None:
     settings = tiny("random-objects", "SA-MESH", tmp_path / "run", **changes)
     train(settings)
     made = experiment(settings)
-    model = made.fresh_model()
-    adam = torch.optim.Adam(model.parameters())
-    source, n = made.source("train", torch.device("cpu"))
-    order = Order(n, batch_size=4, seed=0)
     logged = {int(row["step"]): row for row in metrics(tmp_path / "run") if row["train/loss"]}
-    for step in range(12):
-        adam.param_groups[0]["lr"] = 3e-3 * settings.optim.factor(step, 12)
-        noise = torch.Generator().manual_seed(mix(0, "train", step))
-        loss = made.losses(model, source.sample(order.batch(step)), noise)["loss"]
-        adam.zero_grad()
-        loss.backward()
-        loss = loss.detach()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
-        adam.step()
-        row = logged[step + 1]
-        assert float(row["train/loss"]) == pytest.approx(float(loss), rel=1e-8)
-        assert float(row["train/gradient_norm"]) == pytest.approx(float(norm), rel=1e-8)
-        assert float(row["train/lr"]) == pytest.approx(adam.param_groups[0]["lr"], rel=1e-8)
+
+    def compare(done: int, found: Any) -> None:
+        row = logged[done]
+        assert float(row["train/loss"]) == pytest.approx(float(found["loss"]), rel=1e-8)
+        assert float(row["train/gradient_norm"]) == pytest.approx(float(found["norm"]), rel=1e-8)
+        rate = 3e-3 * settings.optim.factor(done - 1, 12)
+        assert float(row["train/lr"]) == pytest.approx(rate, rel=1e-8)
+
+    model = train_plainly(made, compare)
     weights = load_checkpoint(tmp_path / "run/checkpoints/last.ckpt")["state_dict"]
     assert_same(
         {k: v for k, v in weights.items() if k.startswith("model.")},
         {f"model.{k}": v for k, v in model.state_dict().items()},
     )
     # And the validation at the end.
-    source, n = made.source("val", torch.device("cpu"))
+    source, _ = made.source("val", torch.device("cpu"))
     judged, found = made.metrics(), []
     with torch.no_grad():
         for i, index in enumerate(([0, 1, 2, 3], [4, 5])):
@@ -83,12 +74,12 @@ def test_the_global_generator_plays_no_part(tmp_path: Path) -> None:
 def test_the_best_is_the_one_with_the_lowest_validation_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, losses = Learner.results, iter([3.0] * 2 + [1.0] * 2 + [2.0] * 2)
+    old, losses = Training.validate, iter([3.0, 1.0, 2.0])
 
-    def results(self: Learner) -> dict[str, Any]:
-        return old(self) | {"loss": torch.tensor(next(losses))}
+    def validate(self: Training, batches: Any) -> dict[str, float]:
+        return old(self, batches) | {"loss": next(losses)}
 
-    monkeypatch.setattr(Learner, "results", results)
+    monkeypatch.setattr(Training, "validate", validate)
     train(tiny("random-objects", "SA", tmp_path / "run"))
     assert state(tmp_path / "run", "best")["global_step"] == 10
     assert state(tmp_path / "run")["global_step"] == 12
@@ -113,7 +104,7 @@ def table(folder: Path) -> dict[tuple[str, int], float]:
     }
 
 
-@pytest.mark.parametrize("kill", ["", "training_step 8"])
+@pytest.mark.parametrize("kill", ["", "a_step 8"])
 def test_tensorboard_and_csv_hold_the_same(tmp_path: Path, kill: str) -> None:
     settings = tiny("clevrer-s", "SA-learned-noise", tmp_path / "run", log_every=1)
     if kill:
@@ -142,16 +133,16 @@ def test_the_bar_shows_loss_metric_and_time(tmp_path: Path) -> None:
 def test_the_terminal_is_left_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    old = Learner.training_step
+    old = Training.learn
 
-    def training_step(self: Learner, batch: Any, i: int) -> Any:
-        if self.global_step == 3:
+    def learn(self: Training, batch: Any) -> None:
+        if self.step == 3:
             if how == "error":
                 raise ValueError("a mistake")
             os.kill(os.getpid(), signal.SIGTERM)
-        return old(self, batch, i)
+        old(self, batch)
 
-    monkeypatch.setattr(Learner, "training_step", training_step)
+    monkeypatch.setattr(Training, "learn", learn)
     out = StringIO()
     console = Console(file=out, width=100, force_terminal=True)
     with pytest.raises((SystemExit, ValueError)):

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from slotmesh.files import keep_also_as
+from slotmesh.files import keep_also_as, write_whole
 
 _LABEL = b"slotmesh sha256 "
 _COMMENT = len(_LABEL) + 64
@@ -44,6 +44,22 @@ def packed(content: dict[str, Any]) -> memoryview:
     buffer.seek(0, io.SEEK_END)
     buffer.write(_LABEL + found)
     return buffer.getbuffer()
+
+
+def replace_file(path: Path, content: Any, *, old: Path | None = None) -> None:
+    """Write a file of a run, as :func:`slotmesh.files.write_whole` does.
+
+    Raises:
+        OSError: If it cannot be written, with what to do; the old file is as it was.
+    """
+    try:
+        write_whole(path, content, old=old)
+    except OSError as error:
+        kept = f" The one before, {path}, is whole." if path.is_file() else ""
+        raise OSError(
+            f"{path} could not be written: {error.strerror}.{kept} Make room and start the same "
+            "command again: it resumes."
+        ) from error
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

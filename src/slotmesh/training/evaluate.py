@@ -18,8 +18,7 @@ from rich.table import Table
 
 from slotmesh.environment import command_line, environment
 from slotmesh.files import write_whole
-from slotmesh.training.memory import memory_checked
-from slotmesh.training.places import place_of
+from slotmesh.training.places import memory_checked, place_of
 from slotmesh.training.runs import Run, open_run
 from slotmesh.training.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.training.stream import EvalBatches

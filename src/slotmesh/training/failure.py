@@ -1,16 +1,16 @@
-"""When the loss is no longer a number: say when, and keep what is needed to see it again."""
+"""A run that diverges: say at which step, and keep what is needed to repeat it."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from slotmesh.files import write_whole
 from slotmesh.training.checkpoint import packed
 from slotmesh.training.runs import Run, open_run
 from slotmesh.training.settings import plain
+from slotmesh.training.stream import Order
 from slotmesh.training.tasks.experiment import Experiment, mix
 
 
@@ -22,19 +22,18 @@ class NonFinite(Exception):  # noqa: N818 (it says what happened)
         self.step = step
 
 
-def save_failure(
-    folder: Path, experiment: Experiment, model: Any, index: list[int], step: int
-) -> str:
-    """Write weights, settings and the place of a failed step; the message for the user.
+def save_failure(folder: Path, experiment: Experiment, model: nn.Module, step: int) -> str:
+    """Write what is needed to repeat a failed step; the message for the user.
 
     Args:
         folder: To write to.
         experiment: Of the run.
         model: With the weights before the step.
-        index: The samples of the step.
-        step: Which one.
+        step: The one that failed.
     """
     settings = experiment.settings
+    _, n = experiment.source("train", torch.device("cpu"))
+    index = Order(n, batch_size=settings.data.batch_size, seed=settings.seed).batch(step)
     state = {f"model.{k}": v.cpu() for k, v in model.state_dict().items()}
     content = packed({"state_dict": state, "settings": json.dumps(plain(settings))})
     seed = mix(settings.seed, "train", step)
@@ -57,14 +56,14 @@ def save_failure(
 
 
 def replay(folder: Path | str, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """The losses of a failed step, computed again, and the norm of its gradient.
+    """Compute the losses of a failed step again, and the norm of its gradient.
 
     Args:
         folder: ``failure`` in the run's folder.
         device: Where to compute.
 
     Raises:
-        ValueError: If a check of slotmesh finds a number that is not finite on the way, and where.
+        ValueError: If one of the library's own checks finds a number that is not finite, and where.
     """
     folder = Path(folder)
     found = json.loads((folder / "failure.json").read_text(encoding="utf-8"))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from slotmesh.nn.noise import Drawing, Drawn
 from slotmesh.training.captured import Captured
 from slotmesh.training.settings import Settings
+from slotmesh.training.stream import tensors
 from slotmesh.training.tasks.experiment import Experiment, mix
 
 Losses = dict[str, Tensor]
@@ -116,18 +117,6 @@ def compiles(settings: Settings, device: torch.device, n_processes: int) -> bool
     wish = settings.hardware.compile
     able = device.type == "cuda" and n_processes == 1 and not settings.hardware.deterministic
     return able and (wish == "yes" or (wish == "auto" and settings.steps >= WORTH))
-
-
-def tensors(record: Any) -> list[Tensor]:
-    """All tensors of a batch, always in the same order."""
-    found: list[Tensor] = []
-
-    def note(x: Tensor) -> Tensor:
-        found.append(x)
-        return x
-
-    record._map(note)
-    return found
 
 
 def channels_last(x: Tensor) -> Tensor:

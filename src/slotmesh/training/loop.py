@@ -1,69 +1,411 @@
-"""The training of a run in a dozen lines, without Lightning, checkpoints or logs."""
+"""The training of a run, from top to bottom in the order in which things happen.
 
-from collections.abc import Callable
+:func:`fit` prepares the run's folder, builds what is trained (:class:`Training`), resumes it from
+the last checkpoint and then repeats: batch, loss, gradient, clip, step, average, log, validate,
+pictures, save. Lightning Fabric supplies devices, precision and processes; nothing else calls back.
+
+All randomness of a step is a pure function of (seed, step), so that a resumed run needs no state of
+a random generator, and several processes together draw what one would.
+"""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torchmetrics import MeanMetric
 
-from slotmesh.training.stream import Order
+from slotmesh.training.arithmetic import arithmetic, chosen
+from slotmesh.training.checkpoint import load_checkpoint, packed, replace_file
+from slotmesh.training.failure import NonFinite, save_failure
+from slotmesh.training.gradient import FastGradient, compiles
+from slotmesh.training.lock import Lock
+from slotmesh.training.log import Log
+from slotmesh.training.places import memory_checked
+from slotmesh.training.processes import StopSignals, agree, start_processes
+from slotmesh.training.runs import begin, steps_done
+from slotmesh.training.settings import plain
+from slotmesh.training.stream import EvalBatches, RunData
 from slotmesh.training.tasks.experiment import Experiment
 
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
-def train_plainly(
-    made: Experiment,
-    on_step: Callable[[int, dict[str, Tensor]], None] = lambda done, losses: None,
-    *,
-    model: nn.Module | None = None,
-) -> nn.Module:
-    """Train on the CPU in single precision; the weights are those of ``slotmesh train`` there.
+# Steps between two looks at whether another process was asked to stop: each costs a message.
+_LOOK_EVERY = 10
+# Validation samples in a picture.
+_PICTURED = 4
 
-    It is what ``slotmesh train`` is held against, and enough for a run of a minute. Of the
-    settings, ``hardware`` is not looked at.
+
+def fit(made: Experiment, console: Console) -> bool:
+    """Train an experiment to its last step, from its first weights or its last checkpoint.
+
+    Returns:
+        Whether this is the first of all processes.
+
+    Raises:
+        ValueError: If the folder holds another run, or a loss or gradient is not finite.
+        SystemExit: If the run was asked to stop; its state is saved.
+    """
+    settings = made.settings
+    fabric = start_processes(settings)
+    lock = Lock(settings.folder)
+    try:
+        with chosen(settings), memory_checked():
+            start = agree(fabric, lambda: begin(settings, lock, fabric, console))
+            if start is None or steps_done(start) < settings.steps:
+                _fit(fabric, made, start, lock, console)
+    finally:
+        lock.release()
+    return fabric.is_global_zero
+
+
+def _fit(
+    fabric: "Fabric", made: Experiment, start: Path | None, lock: Lock, console: Console
+) -> None:
+    settings, first = made.settings, fabric.is_global_zero
+    training = Training(made, fabric)
+    if start is not None:
+        training.load_state_dict(load_checkpoint(start))
+    data = RunData(
+        made,
+        fabric.device,
+        rank=fabric.global_rank,
+        n_ranks=fabric.world_size,
+        console=console if first else None,
+        in_memory=training.in_memory,
+    )
+    batches, val = data.train(training.step), data.val()
+    log = Log(made, console, training.step, training.seconds, active=first)
+    try:
+        with closing(batches), log, StopSignals() as signals:
+            stopped = _steps(training, batches, val, log, lock, signals)
+    except NonFinite as failed:
+        folder = settings.folder / "failure"
+        said = save_failure(folder, made, training.model, failed.step) if first else ""
+        # No process ends, and takes the others with it, before that is written.
+        fabric.barrier()
+        if not first:
+            sys.exit(1)
+        raise ValueError(said) from failed
+    if stopped:
+        if first:
+            console.print(
+                f"Stopped at step {training.step}, and saved. The same command resumes from there.",
+                highlight=False,
+            )
+        # As shells count: 143 for SIGTERM, 130 for Ctrl-C.
+        sys.exit(128 + stopped)
+
+
+def _steps(
+    training: "Training",
+    batches: Iterator[Any],
+    val: EvalBatches,
+    log: Log,
+    lock: Lock,
+    signals: StopSignals,
+) -> int:
+    """Take step after step to the last; the signal that asked to stop before, or 0."""
+    fabric, settings = training.fabric, training.made.settings
+    while training.step < settings.steps:
+        signals.listen()
+        # Batch; then loss, gradient, clip, step and average.
+        batch = next(batches).to(fabric.device)
+        training.learn(batch)
+        step, ended = training.step, training.step == settings.steps
+        # Nothing is written into a folder that was removed, or now belongs to another run.
+        lock.check()
+
+        # Log.
+        if step % settings.log_every == 0 or ended:
+            log.write(step, "train", training.numbers())
+
+        # Validate, and draw pictures.
+        validated = step % settings.val_every == 0 or ended
+        better = False
+        if validated:
+            found = training.validate(val)
+            lock.check()
+            log.write(step, "val", found)
+            if fabric.is_global_zero:
+                path = settings.folder / "pictures" / f"step-{step:06d}.png"
+                replace_file(path, training.picture())
+            better = found["loss"] < training.best_loss
+            training.best_loss = found["loss"] if better else training.best_loss
+
+        # Save: last of all, so that no step is taken again whose results were written.
+        look = validated or fabric.world_size == 1 or step % _LOOK_EVERY == 0
+        signum = signals.received(fabric) if look else 0
+        if validated or step % settings.save_every == 0 or signum:
+            training.check_finite()
+            training.seconds = log.seconds
+            # The best first: a run that dies between the two writes both again.
+            for name in ("best", "last") if better else ("last",):
+                _save(settings.folder / "checkpoints" / f"{name}.ckpt", training)
+        log.show(step, line=validated)
+        if signum:
+            return signum
+    return 0
+
+
+def _save(path: Path, training: "Training") -> None:
+    """Write a checkpoint; the last two are kept, in case that one gets damaged."""
+    if training.fabric.is_global_zero:
+        old = path.with_name("previous.ckpt") if path.name == "last.ckpt" else None
+        replace_file(path, packed(training.state_dict()), old=old)
+    # No process ends, and takes the others with it, before it is written.
+    training.fabric.barrier()
+
+
+class Training:
+    """What a run trains and how far it is; :meth:`learn` takes one step.
 
     Args:
         made: What to learn.
-        on_step: Told after every step how many are done, and its losses.
-        model: To train in place, for who wants to look at it in between; the run's first weights
-            by default.
-
-    Returns:
-        The trained model.
-
-    Raises:
-        ValueError: If a loss or a gradient is not finite. The weights are those before it. Or if
-            the settings ask for an average of the weights.
+        fabric: Decides device and precision, and connects the processes.
 
     Example:
-        >>> from dataclasses import replace
-        >>> from slotmesh.training.loop import train_plainly
+        >>> from lightning.fabric import Fabric
+        >>> from slotmesh.training.loop import Training
+        >>> from slotmesh.training.stream import RunData
         >>> from slotmesh.training.tasks import experiment, preset
-        >>> made = experiment(replace(preset("random-objects", "SA"), steps=2))
-        >>> model = train_plainly(made, lambda done, losses: print(done, *losses))
-        1 loss
-        2 loss
+        >>> made = experiment(preset("random-objects", "SA"))
+        >>> fabric = Fabric(accelerator="cpu", devices=1)
+        >>> training = Training(made, fabric)
+        >>> training.learn(next(RunData(made, fabric.device).train(0)))
+        >>> training.step, list(training.numbers())
+        (1, ['loss', 'gradient_norm', 'lr'])
     """
-    settings = made.settings
-    optim, size = settings.optim, settings.data.batch_size
-    if optim.ema is not None:
-        raise ValueError(f"--optim.ema is {optim.ema}, expected none: no average is kept here.")
-    model = made.fresh_model() if model is None else model
-    source, n = made.source("train", torch.device("cpu"))
-    order = Order(n, batch_size=size, seed=settings.seed)
-    adam = torch.optim.Adam(model.parameters(), lr=optim.lr)
-    rate = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: optim.factor(step, settings.steps))
-    for step in range(settings.steps):
-        sample = source.sample(order.batch(step))
-        losses = made.losses(model, sample, made.noise("train", step, total=size))
-        adam.zero_grad()
-        losses["loss"].backward()
+
+    def __init__(self, made: Experiment, fabric: "Fabric") -> None:
+        settings, device = made.settings, fabric.device
+        self.made = made
+        self.fabric = fabric
+        self.step = 0
+        """Steps done."""
+        self.seconds = 0.0
+        """Time that they took, when it was last saved."""
+        self.best_loss = float("inf")
+        """Lowest validation loss so far."""
+        self.in_memory: dict[str, bool] = {}
+        """Which sets are kept in memory: a resumed run sees the same pixels."""
+        self.model = made.fresh_model()
+        self.average: nn.Module | None = None
+        """The moving average of the model's weights, if the settings ask for one."""
+        if settings.optim.ema is not None:
+            self.average = made.fresh_model().requires_grad_(False)
+        for model in {self.model, self.judged}:
+            model.to(device)
+            if device.type == "cuda" and settings.hardware.precision != "32":
+                model.to(memory_format=torch.channels_last)  # pyright: ignore
+        # The fused Adam can be told on the device to leave the weights alone.
+        self._fused = device.type == "cuda"
+        self.adam = torch.optim.Adam(self.model.parameters(), fused=self._fused)
+        self._net = fabric.setup_module(_Calls(self.model))
+        self._fast: FastGradient | None = None
+        if compiles(settings, device, fabric.world_size):
+            half = settings.hardware.precision == "bf16"
+            self._fast = FastGradient(made, self.model, half=half)
+        self._metrics: dict[str, Any] = {k: v.to(device) for k, v in made.metrics().items()}
+        self._val_loss = MeanMetric().to(device)
+        self._latest: dict[str, Any] = {}
+        self._failed_at = torch.tensor(-1, device=device)
+        self._about = {
+            "settings": json.dumps(plain(settings)),
+            "arithmetic": arithmetic(settings, device, fabric.world_size),
+        }
+
+    @property
+    def judged(self) -> nn.Module:
+        """The model that is validated: the average if there is one."""
+        return self.model if self.average is None else self.average
+
+    # ---- one step ----
+
+    def learn(self, batch: Any) -> None:
+        """Take a step: loss, gradient, clip, update of the weights and of their average.
+
+        Raises:
+            NonFinite: If the loss or the gradient is not finite; the weights are those before. On a
+                GPU it is raised later, by :meth:`check_finite`.
+        """
+        optim = self.made.settings.optim
+        rate = optim.lr * optim.factor(self.step, self.made.settings.steps)
+        for group in self.adam.param_groups:
+            group["lr"] = rate
+        losses = self.gradient(batch)
         limit = float("inf") if optim.clip is None else optim.clip
-        norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
-        if not (losses["loss"].isfinite() & norm.isfinite()):
-            raise ValueError(
-                f"The loss or the gradient of step {step} is not finite. Lower --optim.lr, or set "
-                "--optim.clip."
-            )
-        adam.step()
-        rate.step()
-        on_step(step + 1, {name: value.detach() for name, value in losses.items()})
-    return model
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).detach()
+        self._guard(losses["loss"], norm)
+        self.adam.step()
+        if self.average is not None and optim.ema is not None:
+            # The first weights should not count for long.
+            decay = min(optim.ema, (1 + self.step) / (10 + self.step))
+            kept, new = (tuple(m.parameters()) for m in (self.average, self.model))
+            get_ema_multi_avg_fn(decay)(kept, new, self.step)
+        self._latest = losses | {"gradient_norm": norm, "lr": rate}
+        self.step += 1
+
+    def gradient(self, batch: Any) -> dict[str, Tensor]:
+        """The losses of a batch; their gradient is then in ``.grad`` of the parameters."""
+        if self._fast is not None:
+            # It writes the whole gradient again, and the losses of the next step over these.
+            return {name: value.clone() for name, value in self._fast(batch, self.step).items()}
+        losses = self.losses(batch)
+        self.adam.zero_grad()
+        self.fabric.backward(losses["loss"])
+        return {name: value.detach() for name, value in losses.items()}
+
+    def losses(self, batch: Any) -> dict[str, Tensor]:
+        """The losses of a batch, with their graph."""
+        noise = self._noise("train", self.step, self.made.settings.data.batch_size)
+
+        def forward(model: nn.Module) -> dict[str, Tensor]:
+            try:
+                return self.made.losses(model, batch, noise)
+            except ValueError as error:
+                # On the CPU the library's own checks come first. Other processes wait for the
+                # gradient of this one.
+                if "not finite" not in str(error):
+                    raise
+                weights = [p.sum() for p in model.parameters()]
+                return {"loss": torch.nan * torch.stack(weights).sum()}
+
+        return self._net(forward)
+
+    def _guard(self, loss: Tensor, norm: Tensor) -> None:
+        """Let no step change the weights whose loss or gradient is not finite in any process."""
+        finite = torch.isfinite(norm) & torch.isfinite(loss)
+        if self.fabric.world_size > 1:
+            # Fabric's all_reduce would let all processes wait for each other once more.
+            whole = finite.to(torch.float32)
+            torch.distributed.all_reduce(whole, torch.distributed.ReduceOp.MIN)
+            finite = whole > 0
+        if not self._fused:
+            if not finite:
+                raise NonFinite(self.step)
+            return
+        # Waiting for the device at every step would cost more than a few steps that do nothing.
+        new = ~finite & (self._failed_at < 0)
+        self._failed_at = torch.where(new, self.step, self._failed_at)
+        self.adam.found_inf = (self._failed_at >= 0).to(torch.float32)  # pyright: ignore
+        self.adam.grad_scale = None  # pyright: ignore
+
+    def check_finite(self) -> None:
+        """Raise :class:`NonFinite` if a step failed. Waits for the device."""
+        step = int(self._failed_at)
+        if step >= 0:
+            raise NonFinite(step)
+
+    def numbers(self) -> dict[str, float]:
+        """Losses, gradient norm and learning rate of the last step, over all processes."""
+        self.check_finite()
+        found = self._latest
+        if self.fabric.world_size > 1:
+            # Processes have equal parts of each batch.
+            mean = self.fabric.strategy.all_reduce
+            found = {k: mean(v.clone()) if isinstance(v, Tensor) else v for k, v in found.items()}
+        return {name: float(value) for name, value in found.items()}
+
+    # ---- looking at the model ----
+
+    @torch.no_grad()
+    def validate(self, batches: EvalBatches) -> dict[str, float]:
+        """Loss and metrics over the validation set, of all processes together."""
+        self.check_finite()
+        for metric in (*self._metrics.values(), self._val_loss):
+            metric.reset()
+        self.judged.eval()
+        for i, batch in enumerate(batches):
+            noise = self._noise("val", i, batches.totals[i])
+            with self.fabric.autocast():
+                batch = batch.to(self.fabric.device)
+                rows = self.made.judge(self.judged, batch, noise, self._metrics)
+            self._val_loss.update(rows["loss"])
+        self.judged.train()
+        found = {"loss": self._val_loss.compute()}
+        for name, metric in self._metrics.items():
+            value = metric.compute()
+            found |= value if isinstance(value, dict) else {name: value}
+        return {name: float(value) for name, value in found.items()}
+
+    @torch.no_grad()
+    def picture(self) -> memoryview:
+        """What the model makes of the first validation samples, as the bytes of a PNG file."""
+        device = self.fabric.device
+        source, n = self.made.source("val", device)
+        count = min(_PICTURED, n or _PICTURED)
+        sample = source.sample(range(count)).to(device)
+        noise = self.made.noise("picture", 0, total=count, device=device)
+        self.judged.eval()
+        picture = self.made.picture(self.judged, sample, noise)
+        self.judged.train()
+        buffer = io.BytesIO()
+        picture.save(buffer, format="PNG")
+        return buffer.getbuffer()
+
+    # ---- checkpoints ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything to resume from, and what decides its bits."""
+        models = {"model": self.model, "average": self.average}
+        return self._about | {
+            "global_step": self.step,
+            "seconds": self.seconds,
+            "best_loss": self.best_loss,
+            "in_memory": dict(self.in_memory),
+            "state_dict": {
+                f"{room}.{name}": value
+                for room, model in models.items()
+                if model is not None
+                for name, value in model.state_dict().items()
+            },
+            "optimizer_states": [self.adam.state_dict()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a checkpoint, also from one that Lightning's Trainer wrote."""
+        # Where earlier versions kept the same.
+        callbacks = state.get("callbacks", {})
+        self.step = state["global_step"]
+        self.seconds = (callbacks.get("Journal", {}) | state)["seconds"]
+        self.best_loss = (callbacks.get("Keeper", {}) | state)["best_loss"]
+        self.in_memory = dict(state.get("in_memory", state.get("RunData", {})))
+        for room, model in (("model.", self.model), ("average.", self.average)):
+            if model is not None:
+                weights = state["state_dict"].items()
+                model.load_state_dict({k[len(room) :]: v for k, v in weights if k.startswith(room)})
+        [optimizer] = state["optimizer_states"]
+        for group in optimizer["param_groups"]:
+            # Of this device, not of the one before.
+            group["fused"] = self._fused
+        self.adam.load_state_dict(optimizer)
+
+    def _noise(self, purpose: str, step: int, total: int) -> torch.Generator:
+        return self.made.noise(
+            purpose,
+            step,
+            total=total,
+            device=self.fabric.device,
+            rank=self.fabric.global_rank,
+            n_ranks=self.fabric.world_size,
+        )
+
+
+class _Calls(nn.Module):
+    """Calls a function with the model, as one forward pass: DDP then sees all that it does."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Any) -> Any:
+        return function(self.model)

@@ -1,9 +1,14 @@
-"""Which device a command computes on: an NVIDIA (or AMD) GPU, or the CPU."""
+"""Which device a command computes on, and what to say if its memory is too small."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
-# Scenes are made, and metrics summed up, in float64.
+# Scenes are rendered, and metrics summed up, in float64.
 NO_FLOAT64 = "an Apple GPU, which has no float64 for scenes and metrics"
+# What torch says if it asks the system for memory, or cannot even count the bytes.
+_SIGNS = ("allocate memory", "out of memory", "overflow")
 
 
 def gpu_count() -> int:
@@ -15,7 +20,7 @@ def place_of(device: str) -> torch.device:
     """The device that a command's ``--device`` means: auto, cpu, cuda, or cuda:1.
 
     Raises:
-        ValueError: If it is none of these, or not there.
+        ValueError: If it is none of these, or not on this machine.
     """
     if device in ("auto", "cpu"):
         return torch.device("cuda" if device == "auto" and gpu_count() else "cpu")
@@ -33,3 +38,19 @@ def place_of(device: str) -> torch.device:
             f"Pass one of cuda:0 to cuda:{count - 1}."
         )
     return torch.device(device)
+
+
+@contextmanager
+def memory_checked() -> Iterator[None]:
+    """Raise a ValueError that says what to do if there is not enough memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        said = str(error).partition("\n")[0]
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and not any(sign in said for sign in _SIGNS):
+            raise
+        raise ValueError(
+            f"There is not enough memory ({said or 'MemoryError'}). Lower --data.batch-size, or "
+            "the sizes of the data and the model."
+        ) from error

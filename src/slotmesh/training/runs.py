@@ -5,36 +5,43 @@
     RUN/
       settings.json      all settings
       environment.json   command, versions, machine
-      metrics.csv        one row a logged step: train/loss, train/lr, val/...
-      tensorboard/       the same for TensorBoard
+      metrics.csv        one row per logged step: train/loss, train/lr, val/...
+      tensorboard/       the same for TensorBoard (wandb/ with --logger wandb)
       checkpoints/       last.ckpt (to resume from), previous.ckpt (the one before it) and best.ckpt
                          (by the validation loss)
       pictures/          step-000500.png, ...
-      evaluation.json    what `slotmesh evaluate` found, with evaluation.csv by sample
+      evaluation.json    what `slotmesh evaluate` found, with evaluation.csv per sample
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from rich.console import Console
+from rich.markup import escape
 from torch import nn
 
 from slotmesh.environment import command_line, environment
 from slotmesh.files import parts, write_whole
 from slotmesh.nn.sealed import check_seal
-from slotmesh.training.checkpoint import DamagedError, load_checkpoint
+from slotmesh.training.checkpoint import DamagedError, last_sound, load_checkpoint
 from slotmesh.training.lock import NAME as LOCK
+from slotmesh.training.lock import Lock
 from slotmesh.training.reading import parse_json, read_json
 from slotmesh.training.settings import Settings, flag, plain
 from slotmesh.training.tasks import experiment, from_plain
 from slotmesh.training.tasks.experiment import Experiment
 
-# What may change between two parts of one run. Where hardware changes how sums are rounded, the run
-# is the same but for its last bits, which is said (training/arithmetic.py).
-_FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "data.workers")
-# Of a group above, what may not.
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+# What may change between two parts of one run. If other hardware rounds sums in another way, the
+# run differs in its last bits only, and says so (arithmetic.py).
+_FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "logger", "data.workers")
+# What may not, of a group above.
 _FIXED = ("hardware.precision",)
 
 
@@ -108,7 +115,7 @@ def open_run(path: Path) -> Run:
                 return Run(experiment(settings, moved=True), path, path / name)
         raise ValueError(
             f"{path} has no checkpoint yet, expected {' or '.join(files)}. Start its "
-            "training again: it goes on."
+            "training again: it resumes."
         )
     if path.is_file() and path.suffix == ".ckpt":
         values = load_checkpoint(path).get("settings")
@@ -127,16 +134,69 @@ def steps_done(checkpoint: Path) -> int:
     """Training steps up to a checkpoint.
 
     Raises:
-        ValueError: If training cannot go on from it.
+        ValueError: If it cannot be resumed from.
     """
     step = load_checkpoint(checkpoint).get("global_step")
     if not isinstance(step, int):
-        raise ValueError(f"{checkpoint} is not a checkpoint to go on from: it holds no step.")
+        raise ValueError(f"{checkpoint} cannot be resumed from: it holds no step.")
     return step
 
 
+def begin(settings: Settings, lock: Lock, fabric: "Fabric", console: Console) -> Path | None:
+    """Lock the folder of a run and make it ready; the checkpoint to resume from, if there is one.
+
+    Raises:
+        ValueError: If the folder is in use, holds another run or cannot be written; or if the run
+            would end with other bits than ``--hardware.deterministic`` promises.
+    """
+
+    def say(words: str) -> None:
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+    folder = settings.folder
+    try:
+        lock.acquire()
+        prepare(settings)
+        console.print(
+            f"[bold]{settings.task}[/bold] {settings.variant}, preset {settings.preset}, seed "
+            f"{settings.seed}: {settings.steps} steps of {settings.data.batch_size}, in "
+            f"{escape(str(folder))}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        resume = last_sound(folder / "checkpoints", say)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    if resume is not None:
+        say("Resuming from the last checkpoint.")
+        if steps_done(resume) < settings.steps:
+            _compare_bits(settings, resume, fabric, say)
+    return resume
+
+
+def _compare_bits(
+    settings: Settings, resume: Path, fabric: "Fabric", say: Callable[[str], None]
+) -> None:
+    """Say how a run is computed in another way than before; refuse it if it must not be."""
+    from slotmesh.training.arithmetic import arithmetic, change
+
+    now = arithmetic(settings, fabric.device, fabric.world_size)
+    differs, fix = change(now, load_checkpoint(resume).get("arithmetic"))
+    if not differs:
+        return
+    if settings.hardware.deterministic:
+        raise ValueError(
+            f"{settings.folder} would resume {differs} and end with other bits, which "
+            f"--hardware.deterministic rules out. For the same bits, {fix}; or leave it out."
+        )
+    say(
+        f"It resumes {differs}: the same up to rounding, not to the last bit. For the same bits, "
+        f"{fix}."
+    )
+
+
 def prepare(settings: Settings) -> Path | None:
-    """Make the folder of a run; the checkpoint to go on from, if there is one.
+    """Make the folder of a run; its last checkpoint, if there is one.
 
     Raises:
         ValueError: If the folder holds another run, or cannot be written.
@@ -172,7 +232,7 @@ def prepare(settings: Settings) -> Path | None:
 
 
 def unwritable(folder: Path, error: OSError) -> ValueError:
-    """What to say where the folder of a run cannot be written."""
+    """What to say if the folder of a run cannot be written."""
     return ValueError(
         f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
         "another with --out."
@@ -187,7 +247,7 @@ def _check_same(new: Settings, old: Settings, folder: Path) -> None:
             continue
         raise ValueError(
             f"{folder} holds a run with {flag(name)} {before.get(name)}, but "
-            f"{after.get(name)} came. Choose another folder with --out, or pass --overwrite."
+            f"got {after.get(name)}. Choose another folder with --out, or pass --overwrite."
         )
 
 
@@ -202,7 +262,7 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _holds_others(folder: Path) -> bool:
-    """Whether a folder is there and not empty, but for what a start leaves that failed."""
+    """Whether a folder holds more than what a failed start leaves behind."""
     ours = {folder / LOCK, *parts(folder, "settings.json")}
     return folder.is_dir() and any(path not in ours for path in folder.iterdir())
 
@@ -221,7 +281,7 @@ def _clear(folder: Path) -> None:
     """Remove what a run wrote, and nothing else."""
     import shutil
 
-    for name in ("checkpoints", "pictures", "tensorboard", "failure"):
+    for name in ("checkpoints", "pictures", "tensorboard", "wandb", "failure"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in ("settings.json", "environment.json", "metrics.csv"):
         (folder / name).unlink(missing_ok=True)

@@ -170,6 +170,8 @@ class Settings:
     """Steps between two checkpoints: the most that a kill can cost."""
     log_every: int = 50
     """Steps between two lines of the log."""
+    logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
+    """Where numbers go besides metrics.csv: TensorBoard, Weights & Biases if installed, or none."""
     data: Any = None
     model: Any = None
     transport: Any = None

@@ -1,20 +1,32 @@
 """Batches in an order that is a pure function of the seed and the step."""
 
 import signal
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from slotmesh.training.tasks.experiment import Source, mix
+from slotmesh.training.tasks.experiment import Experiment, Source, Split, mix
+from slotmesh.worlds.record import TensorRecord
+
+# Batches that a world makes at a time on a GPU, which is idle with few samples.
+_AHEAD = 16
+# Bytes that a set may take in memory; on a GPU, half of what is free.
+_LIMIT = 4 << 30
+# Samples made at a time. Always the same blocks, so that no pixel depends on a run's history.
+_BLOCKS = {"cpu": 64, "cuda": 1024}
 
 
 class Order:
     """Which samples each training step sees.
 
-    A dataset of ``n`` samples is gone through in epochs, each in a new order, the last samples
-    that do not fill a batch left out; an endless one (``n`` None) from its first sample on.
+    A dataset of ``n`` samples is read in epochs, each in a new order, without the last samples if
+    they do not fill a batch; an endless one (``n`` None) from its first sample on.
     Process ``rank`` of ``n_ranks`` gets every ``n_ranks``-th sample of a batch.
 
     Example:
@@ -54,53 +66,27 @@ class Order:
         return self._epoch[1][place * size : (place + 1) * size][self.rank :: self.n_ranks]
 
 
-class TrainBatches:
-    """Training batches from a step on, without end.
+def train_batches(
+    source: Source, order: Order, step: int, *, ahead: int = 1, workers: int = 0
+) -> Generator[Any]:
+    """Training batches from a step on, without end; close it to end the processes that read.
 
     Args:
         source: A world or a reader.
         order: Which samples each step sees.
-        start: Asked for the first step when iteration begins, so that a resumed run goes on.
+        step: The first.
         ahead: Batches that a world makes at a time; a GPU is idle with few samples.
         workers: Processes that read a dataset.
     """
-
-    def __init__(
-        self,
-        source: Source,
-        order: Order,
-        *,
-        start: Callable[[], int],
-        ahead: int = 1,
-        workers: int = 0,
-    ) -> None:
-        self.source = source
-        self.order = order
-        self.start = start
-        self.ahead = ahead
-        self.workers = workers
-        self._running: Generator[Any] | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        self._running = self._batches()
-        return self._running
-
-    def close(self) -> None:
-        """End the processes that read, which would wait for more."""
-        if self._running is not None:
-            self._running.close()
-
-    def _batches(self) -> Generator[Any]:
-        step = self.start()
-        if self.workers:
-            yield from _loader(self.source, _Steps(self.order, step), self.workers)
-        while True:
-            batches = [self.order.batch(step + i) for i in range(self.ahead)]
-            made = self.source.sample([i for batch in batches for i in batch])
-            size = len(batches[0])
-            for i in range(self.ahead):
-                yield made if self.ahead == 1 else made[i * size : (i + 1) * size]
-            step += self.ahead
+    if workers:
+        yield from _loader(source, _Steps(order, step), workers)
+    while True:
+        batches = [order.batch(step + i) for i in range(ahead)]
+        made = source.sample([i for batch in batches for i in batch])
+        size = len(batches[0])
+        for i in range(ahead):
+            yield made if ahead == 1 else made[i * size : (i + 1) * size]
+        step += ahead
 
 
 class EvalBatches:
@@ -145,6 +131,73 @@ class EvalBatches:
             yield self.source.sample(list(batch))
 
 
+class RunData:
+    """The training and validation batches of a run.
+
+    Args:
+        experiment: Whose.
+        device: Where worlds make their samples.
+        rank: This process.
+        n_ranks: Processes.
+        console: Shows the progress if samples are made ahead, if given.
+        in_memory: Which sets an earlier part of the run kept in memory; filled in as sets open.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        device: torch.device,
+        *,
+        rank: int = 0,
+        n_ranks: int = 1,
+        console: Console | None = None,
+        in_memory: dict[str, bool] | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.device = device
+        self.console = console
+        self.in_memory = {} if in_memory is None else in_memory
+        self._share = {
+            "batch_size": experiment.settings.data.batch_size,
+            "rank": rank,
+            "n_ranks": n_ranks,
+        }
+        data = experiment.settings.data
+        # Only a real dataset is read by other processes; a world needs none.
+        self._is_real = getattr(data, "root", None) is not None
+        self._workers = data.workers if self._is_real else 0
+
+    def train(self, step: int) -> Generator[Any]:
+        """Training batches from a step on, without end."""
+        source, n = self._source("train")
+        order = Order(n, seed=self.experiment.settings.seed, **self._share)
+        ahead = _AHEAD if self.device.type == "cuda" and not self._workers else 1
+        return train_batches(source, order, step, ahead=ahead, workers=self._workers)
+
+    def val(self) -> EvalBatches:
+        """The validation set."""
+        source, n = self._source("val")
+        assert n is not None
+        return EvalBatches(source, n, workers=self._workers, **self._share)
+
+    def _source(self, split: Split) -> tuple[Source, int | None]:
+        """A finite world is made once; otherwise it would be made again every epoch."""
+        source, n = self.experiment.source(split, self.device)
+        if self._is_real:
+            return source, n
+        made = cached(
+            source,
+            n,
+            self.device,
+            self.console,
+            split=split,
+            reads=self.experiment.reads(split),
+            before=self.in_memory.get(split),
+        )
+        self.in_memory[split] = isinstance(made, Cached)
+        return made, n
+
+
 class _Steps:
     """The batches of all steps from one on."""
 
@@ -185,3 +238,133 @@ def _loader(source: Source, batches: Sequence[list[int]] | _Steps, workers: int)
         persistent_workers=False,
         pin_memory=False,
     )
+
+
+# ---- worlds that are kept in memory ----
+
+
+class Cached:
+    """The first samples of a world, made when it is opened.
+
+    Args:
+        source: A world.
+        n: Samples.
+        device: Where it makes them.
+        console: Shows the progress, if given.
+        reads: Fields that are kept besides ``index``; all by default. The others are empty.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        n: int,
+        device: torch.device,
+        console: Console | None = None,
+        reads: Collection[str] | None = None,
+    ) -> None:
+        block = _BLOCKS.get(device.type, 64)
+        self._whole: Any = None
+        columns = (
+            TextColumn("making samples"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        quiet = console is None or not console.is_terminal
+        with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+            bar = progress.add_task("making samples", total=n)
+            for first in range(0, n, block):
+                made = _only(source.sample(range(first, min(first + block, n))), reads)
+                if self._whole is None:
+                    self._whole = made._map(lambda x: x.new_empty(n, *x.shape[1:]))
+                for kept, new in zip(tensors(self._whole), tensors(made), strict=True):
+                    kept[first : first + len(new)] = new
+                progress.advance(bar, min(block, n - first))
+
+    def sample(self, index: Any) -> TensorRecord:
+        """The samples of these indices, as one batch."""
+        which = torch.as_tensor(index, dtype=torch.int64)
+        device = self._whole.index.device
+        if device.type == "cuda" and not which.is_cuda:
+            # Out of pinned memory, so that nobody waits for the GPU.
+            which = which.pin_memory().to(device, non_blocking=True)
+        return self._whole._map(lambda x: x[which])
+
+
+def cached(
+    source: Source,
+    n: int | None,
+    device: torch.device,
+    console: Console | None = None,
+    *,
+    split: Split = "train",
+    reads: Collection[str] | None = None,
+    before: bool | None = None,
+) -> Source:
+    """The source itself, or what it makes kept in memory where it has an end and fits.
+
+    Args:
+        source: A world.
+        n: Samples; None: it has no end.
+        device: Where it makes them. They may take half of the free memory of a GPU.
+        console: Shows the progress, and a line where they do not fit, if given.
+        split: What they are for.
+        reads: Fields that are kept besides ``index``; all by default.
+        before: Whether an earlier part of the run kept them. What was rendered stays so: a pixel
+            that is made in another block can differ by one grey level.
+    """
+    if n is None:
+        return source
+    each = sum(x.nbytes for x in tensors(_only(source.sample([0]), reads)))
+    limit = _limit(device)
+    fits = n * each <= limit
+    if fits and before is not False:
+        return Cached(source, n, device, console, reads)
+    if console is not None:
+        console.print(_why(n, each, limit, split, before), highlight=False, soft_wrap=True)
+    return source
+
+
+def _limit(device: torch.device) -> int:
+    """Bytes that a set may take."""
+    if device.type != "cuda":
+        return _LIMIT
+    return torch.cuda.mem_get_info(device)[0] // 2
+
+
+def _why(n: int, each: int, limit: int, split: Split, before: bool | None) -> str:
+    if n * each <= limit:
+        return f"This run renders its {split} samples at every step, as it did before."
+    said = (
+        f"The {n:,} {split} samples take {n * each / 2**30:.1f} GiB, but there is room for "
+        f"{limit / 2**30:.1f}: every step renders its own, which is slower. "
+        f"--data.{split}-size {limit // each} would fit."
+    )
+    if before:
+        said += " They were kept before: pixels may differ by one grey level from then."
+    return said
+
+
+def _only(record: TensorRecord, reads: Collection[str] | None) -> TensorRecord:
+    """A record whose other fields are empty, but for its index."""
+    if reads is None:
+        return record
+    unread = [field.name for field in fields(record) if field.name not in (*reads, "index")]
+    empty = {name: _empty(getattr(record, name)) for name in unread}
+    return replace(record, **empty)
+
+
+def _empty(value: Tensor | dict[str, Tensor]) -> Any:
+    return {} if isinstance(value, dict) else value.new_empty(len(value), 0)
+
+
+def tensors(record: Any) -> list[Tensor]:
+    """All tensors of a batch, always in the same order."""
+    found: list[Tensor] = []
+
+    def note(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    record._map(note)
+    return found

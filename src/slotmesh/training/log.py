@@ -1,0 +1,222 @@
+"""What a run reports while it trains: metrics.csv, TensorBoard or W&B, and a progress bar."""
+
+import csv
+import importlib.util
+import io
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from slotmesh.training.checkpoint import replace_file
+from slotmesh.training.settings import Settings, plain
+from slotmesh.training.tasks.experiment import Experiment
+
+_COLUMNS = (
+    TextColumn("training"),
+    BarColumn(bar_width=None),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[numbers]}"),
+    TimeRemainingColumn(),
+)
+
+
+def check_logger(settings: Settings) -> None:
+    """Raise a ValueError if what ``--logger`` needs is not installed."""
+    if settings.logger == "wandb" and importlib.util.find_spec("wandb") is None:
+        raise ValueError(
+            "--logger is wandb, but the package wandb is not installed. Run `pip install wandb`, "
+            "or pass --logger tensorboard or --logger none."
+        )
+
+
+class Log:
+    """Writes the numbers of a run and shows them, between ``with`` and the end of the block.
+
+    Args:
+        made: What is trained.
+        console: For the progress bar; where it is no terminal, it gets a line per validation.
+        step: The step that training resumes from. Rows of later steps go: they come again.
+        seconds: Time that training took so far.
+        active: Whether this is the first process; the others only measure the time.
+    """
+
+    def __init__(
+        self, made: Experiment, console: Console, step: int, seconds: float, *, active: bool
+    ) -> None:
+        self._settings = made.settings
+        self._goal = made.goal.metric
+        self._console = console
+        self._first = step
+        self._seconds = seconds
+        self._active = active
+        self._path = made.settings.folder / "metrics.csv"
+        self._columns: list[str] = []
+        self._last: dict[str, float] = {}
+        self._logger: Any = None
+        self._bar = Progress(*_COLUMNS, console=console, expand=True)
+        self._drawn = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Time of training so far, over all parts of the run."""
+        return self._seconds + time.perf_counter() - self._began
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        if self._active:
+            rows = [row for row in self._rows() if int(row["step"]) <= self._first]
+            self._columns = list(rows[0]) if rows else []
+            self._write_csv(rows)
+            with self._said(self._settings.logger):
+                self._logger = _make_logger(self._settings, self._first)
+            self._bar.add_task("", total=self._settings.steps, completed=self._first, numbers="")
+            if self._console.is_terminal:
+                self._bar.start()
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if self._active:
+            if self._console.is_terminal:
+                self._bar.stop()
+            with suppress(OSError):  # What it could not write was said before.
+                if self._logger is not None:
+                    self._logger.finalize("failed" if kind else "success")
+                if self._settings.logger == "wandb":
+                    # Or another run in this process would add to this one.
+                    self._logger.experiment.finish()
+
+    def write(self, step: int, split: str, numbers: dict[str, float]) -> None:
+        """Write a row of numbers, which are called ``train/loss`` and the like."""
+        if not self._active:
+            return
+        numbers = {f"{split}/{name}": value for name, value in numbers.items()}
+        self._last |= numbers
+        row = {"step": step, "seconds": f"{self.seconds:.2f}"}
+        row |= {name: f"{value:.9g}" for name, value in numbers.items()}
+        if new := [name for name in row if name not in self._columns]:
+            # A CSV file gets more columns only by being written again.
+            rows = self._rows()
+            self._columns += new
+            self._write_csv(rows)
+        with (
+            self._said(self._path.name),
+            self._path.open("a", newline="", encoding="utf-8") as file,
+        ):
+            csv.DictWriter(file, self._columns).writerow(row)
+        if self._logger is not None:
+            with self._said(self._settings.logger):
+                self._logger.log_metrics(numbers, step)
+
+    def show(self, step: int, *, line: bool) -> None:
+        """Move the bar, a few times per second; with ``line``, at once, or else print a line."""
+        now = time.monotonic()
+        if not self._active or (not line and now - self._drawn < 0.1):
+            return
+        self._drawn = now
+        shown = {
+            "loss": self._last.get("train/loss"),
+            self._goal: self._last.get(f"val/{self._goal}"),
+        }
+        numbers = "  ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
+        self._bar.update(self._bar.task_ids[0], completed=step, numbers=numbers)
+        if line and not self._console.is_terminal:
+            self._console.print(f"step {step}/{self._settings.steps}  {numbers}", highlight=False)
+
+    @contextmanager
+    def _said(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                f"{self._path.with_name(name)} could not be written: {error.strerror}. Make room "
+                "and start the same command again: it resumes."
+            ) from error
+
+    def _rows(self) -> list[dict[str, str]]:
+        if not self._path.is_file():
+            return []
+        with self._path.open(newline="", encoding="utf-8") as file:
+            # A row that a kill cut short has no value for its last columns.
+            rows = [r for r in csv.DictReader(file) if None not in r and None not in r.values()]
+        return [row for row in rows if row.get("step", "").isdigit()]
+
+    def _write_csv(self, rows: list[dict[str, str]]) -> None:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self._columns)
+        if self._columns:
+            writer.writeheader()
+        writer.writerows(rows)
+        replace_file(self._path, text.getvalue())
+
+
+def _make_logger(settings: Settings, step: int) -> Any:
+    """One of Fabric's loggers, for a run that resumes from a step; None for none."""
+    if settings.logger == "tensorboard":
+        return _event_file(settings.folder / "tensorboard", step + 1 if step else None)
+    if settings.logger == "none":
+        return None
+    from lightning.pytorch.loggers import WandbLogger
+
+    # A run that resumes is the same run of W&B.
+    path = settings.folder / "wandb" / "id"
+    path.parent.mkdir(exist_ok=True)
+    if not step or not path.is_file():
+        path.write_text(uuid.uuid4().hex, encoding="utf-8")
+    logger = WandbLogger(
+        name=f"{settings.task} {settings.variant} seed {settings.seed}",
+        project=os.environ.get("WANDB_PROJECT", "slotmesh"),
+        save_dir=settings.folder,
+        id=path.read_text(encoding="utf-8"),
+    )
+    logger.log_hyperparams(plain(settings))
+    return logger
+
+
+def _event_file(folder: Path, purge: int | None) -> Any:
+    """A logger for TensorBoard; events from step ``purge`` on, of an earlier part, do not count.
+
+    Fabric's own has a thread for writing: what it holds is lost in a kill, and it ends with a
+    traceback if the disk is full or the folder was removed.
+    """
+    from lightning.fabric.loggers import Logger
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore
+    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    class EventFile(Logger):
+        name = "tensorboard"
+        version = None
+
+        def __init__(self) -> None:
+            folder.mkdir(exist_ok=True)
+            # TensorBoard reads the files of a run in the order of their names.
+            when, host = f"{int(time.time()):010d}", socket.gethostname()
+            self._file = (folder / f"events.out.tfevents.{when}.{host}.{os.getpid()}.0").open("ab")
+            self._records = RecordWriter(self._file)
+            self._write(file_version="brain.Event:2")
+            if purge is not None:
+                self._write(step=purge, session_log=SessionLog(status=SessionLog.START))
+
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            values = [Summary.Value(tag=name, simple_value=x) for name, x in metrics.items()]
+            self._write(step=step, summary=Summary(value=values))
+
+        def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+            """Not for TensorBoard: settings.json has them."""
+
+        def finalize(self, status: str) -> None:
+            self._file.close()
+
+        def _write(self, **event: Any) -> None:
+            self._records.write(Event(wall_time=time.time(), **event).SerializeToString())
+            self._records.flush()
+
+    return EventFile()
