@@ -15,12 +15,12 @@ from slotmesh.ops import EntropyObjective
 from slotmesh.report.figures import COLOURS, panels
 from slotmesh.training.stream import EvalBatches, RunData
 from slotmesh.training.tasks.experiment import Split
-from slotmesh.training.tasks.random_objects import RandomObjects, RandomObjectsSettings
+from slotmesh.training.tasks.random_objects import RandomObjectsSettings, RandomObjectsTask
 from slotmesh.training.variants import MeshSettings
 
 
 def _task() -> RandomObjectsSettings:
-    start = RandomObjects.preset("SA-MESH", "quick")
+    start = RandomObjectsTask.preset("SA-MESH", "quick")
     assert isinstance(start.transport, MeshSettings)
     return replace(
         start,
@@ -83,7 +83,7 @@ def derivatives(
     The descent is differentiated (``grad="unroll"``), so the objective learns what improves the
     copies; the entropy plays no part in its training.
     """
-    made = RandomObjects(replace(task, steps=n_steps, seed=seed))
+    made = RandomObjectsTask(replace(task, steps=n_steps, seed=seed))
     # Lightning takes seconds to load.
     from lightning.fabric import Fabric
 
@@ -138,7 +138,7 @@ def objective_of(model: nn.Module) -> LearnedObjective:
     return transport.objective
 
 
-def copying_error(made: RandomObjects, model: nn.Module, split: Split) -> float:
+def copying_error(made: RandomObjectsTask, model: nn.Module, split: Split) -> float:
     """Return the RMSE / sigma on the sets of a split."""
     source, n = made.source(split, torch.device("cpu"))
     assert n is not None

@@ -5,22 +5,22 @@ from collections.abc import Sequence
 from paper.recorded import by_flag, difference
 from slotmesh.training.settings import flag
 from slotmesh.training.tasks.experiment import Experiment
-from slotmesh.training.tasks.random_objects import RandomObjects
+from slotmesh.training.tasks.random_objects import RandomObjectsTask
 
 # Settings in which replicas may differ.
 OWN = ("seed", "data.seed", "data.sigma", "out", "overwrite")
 
 
-def check_replicas(experiments: Sequence[Experiment]) -> list[RandomObjects]:
+def check_replicas(experiments: Sequence[Experiment]) -> list[RandomObjectsTask]:
     """Return the experiments if they can be trained together.
 
     Raises:
         ValueError: If there are none, if they differ in more than their seeds and sigma, or if
             they cannot be stacked.
     """
-    found: list[RandomObjects] = []
+    found: list[RandomObjectsTask] = []
     for made in experiments:
-        if not isinstance(made, RandomObjects):
+        if not isinstance(made, RandomObjectsTask):
             raise ValueError(
                 f"Got an experiment of {made.settings.task}, expected random-objects: only its "
                 "model can be stacked."

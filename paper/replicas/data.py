@@ -7,7 +7,7 @@ from torch import Tensor
 
 from slotmesh.training.stream import Order
 from slotmesh.training.tasks.experiment import Split
-from slotmesh.training.tasks.random_objects import RandomObjects
+from slotmesh.training.tasks.random_objects import RandomObjectsTask
 from slotmesh.worlds import RandomObjects as World
 
 # Steps prepared at a time.
@@ -26,7 +26,7 @@ class Sets:
     """
 
     def __init__(
-        self, experiments: Sequence[RandomObjects], split: Split, device: torch.device
+        self, experiments: Sequence[RandomObjectsTask], split: Split, device: torch.device
     ) -> None:
         kinds = [(made.settings.data.seed, made.settings.data.sigma) for made in experiments]
         kept = list(dict.fromkeys(kinds))
@@ -65,7 +65,7 @@ class Batches:
         device: Device that holds the batches.
     """
 
-    def __init__(self, experiments: Sequence[RandomObjects], device: torch.device) -> None:
+    def __init__(self, experiments: Sequence[RandomObjectsTask], device: torch.device) -> None:
         data = experiments[0].settings.data
         self._size, self._n = data.batch_size, data.train_size
         self._orders = [

@@ -8,7 +8,7 @@ from rich.table import Table
 from paper.table1.jobs import VARIANTS
 from paper.table1.record import SIGMAS, GroupRecord, read
 from slotmesh.training.published import changed, published_rows
-from slotmesh.training.tasks.random_objects import RandomObjects, RandomObjectsSettings
+from slotmesh.training.tasks.random_objects import RandomObjectsSettings, RandomObjectsTask
 
 TABLE1 = Path("results/table1")
 """Folder with the results of the paper's table."""
@@ -32,7 +32,7 @@ BEYOND_MESH: dict[str, Any] = {"transport.lr": 3.0, "transport.potentials": "det
 
 def base(variant: str) -> RandomObjectsSettings:
     """Return the settings of a row: the ``paper`` preset of random objects."""
-    return RandomObjects.preset(variant, "paper")
+    return RandomObjectsTask.preset(variant, "paper")
 
 
 def beyond(variant: str) -> RandomObjectsSettings:

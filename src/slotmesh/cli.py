@@ -112,7 +112,8 @@ def run_one_of(
             Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]
             for name, (kind, _) in commands.items()
         )
-        tyro.cli(Union[subcommands], prog=prog, description=about, args=words)  # noqa: UP007
+        either: Any = Union[subcommands]  # noqa: UP007
+        tyro.cli(either, prog=prog, description=about, args=words)
 
 
 def _dispatch(words: list[str]) -> None:

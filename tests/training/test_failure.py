@@ -124,7 +124,7 @@ def test_other_mistakes_keep_their_own_words(
     def broken(*_: Any) -> None:
         raise ValueError("another mistake")
 
-    monkeypatch.setattr("slotmesh.training.tasks.random_objects.RandomObjects.losses", broken)
+    monkeypatch.setattr("slotmesh.training.tasks.random_objects.RandomObjectsTask.losses", broken)
     with Path(os.devnull).open("w") as nowhere, pytest.raises(ValueError, match="another mistake"):
         run_train(tiny("random-objects", "SA", tmp_path / "run"), Console(file=nowhere))
     assert not (tmp_path / "run" / "failure").exists()

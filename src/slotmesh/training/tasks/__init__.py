@@ -11,14 +11,14 @@ from slotmesh.training.settings import Settings, rebuild
 from slotmesh.training.tasks.clevr_properties import ClevrProperties
 from slotmesh.training.tasks.discovery import ClevrTexDiscovery, MultiDSpritesDiscovery
 from slotmesh.training.tasks.experiment import Experiment
-from slotmesh.training.tasks.random_objects import RandomObjects
+from slotmesh.training.tasks.random_objects import RandomObjectsTask
 from slotmesh.training.tasks.video_discovery import ClevrerLongDiscovery, ClevrerShortDiscovery
 from slotmesh.training.variants import VARIANTS
 
 TASKS: dict[str, type[Experiment]] = {
     task.name: task
     for task in (
-        RandomObjects,
+        RandomObjectsTask,
         ClevrProperties,
         MultiDSpritesDiscovery,
         ClevrTexDiscovery,

@@ -1,7 +1,7 @@
 """Object discovery on images (section 5.3, Tables 3 and 4): reconstruct through slots."""
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ class Discovery(Experiment):
     """
 
     settings: DiscoverySettings
-    settings_type: ClassVar[type[DiscoverySettings]] = DiscoverySettings
+    settings_type = DiscoverySettings
     how_to_read = SHEET
     goal = Goal("fg_ari", higher=True)
     leaves_out = TOO_SLOW
@@ -75,7 +75,8 @@ class Discovery(Experiment):
             transport = replace(transport, lr=8.0, grad="implicit")
         assert cls.data.train_size is not None
         epoch = cls.data.train_size // cls.data.batch_size
-        paper = cls.settings_type(
+        kind: Any = cls.settings_type
+        paper: DiscoverySettings = kind(
             task=cls.name,
             variant=variant,
             preset="paper",

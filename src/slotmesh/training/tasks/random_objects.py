@@ -22,8 +22,7 @@ from slotmesh.training.tasks.experiment import INITIALIZERS, Experiment, Goal, S
 from slotmesh.training.tasks.matching import match
 from slotmesh.training.tasks.sources import world_seed
 from slotmesh.training.variants import VARIANTS, MeshSettings, TransportSettings
-from slotmesh.worlds import RandomObjects as World
-from slotmesh.worlds import VectorSample
+from slotmesh.worlds import RandomObjects, VectorSample
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -107,7 +106,7 @@ _OPTIM = {
 _MESH: dict[str, Any] = {"lr": 2.0, "potentials": "reuse"}
 
 
-class RandomObjects(Experiment):
+class RandomObjectsTask(Experiment):
     """Copying random vectors; the error is in units of their standard deviation."""
 
     name = "random-objects"
@@ -208,7 +207,7 @@ class RandomObjects(Experiment):
         """The world; each split has its own sets."""
         d = self.settings.data
         n = {"train": d.train_size, "val": d.val_size, "test": d.test_size}[split]
-        world = World(
+        world = RandomObjects(
             seed=world_seed(d.seed, split),
             device=device,
             sigma=d.sigma,
