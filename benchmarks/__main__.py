@@ -10,8 +10,10 @@ from slotmesh.cli import one_line_errors
 
 def main(words: list[str]) -> None:
     """Run the benchmark; a mistake in its arguments ends in one line and exit code 1."""
+    about = "Check and time operations and training steps, and write the times to a file."
     with one_line_errors("benchmarks"):
-        run_benchmark(tyro.cli(Benchmark, prog="python -m benchmarks", args=words))
+        prog = "python -m benchmarks"
+        run_benchmark(tyro.cli(Benchmark, prog=prog, description=about, args=words))
 
 
 if __name__ == "__main__":
