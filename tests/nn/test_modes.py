@@ -209,3 +209,35 @@ def test_a_module_on_the_meta_device_gives_shapes(variant):
     out = module(torch.empty(2, 7, 6, device="meta"))
     assert out.slots.shape == (2, 3, 5)
     assert out.attention.is_meta
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_traced_update_has_no_kernel_of_its_own(build, draw):
+    """CUDA's fused cell cannot be traced with a batch size that varies."""
+    module = build(Softmax(), n_iters=1)
+    seen: list[str] = []
+
+    def watch(graph, inputs):
+        calls = (n for n in graph.graph.nodes if n.op.startswith("call"))
+        seen.extend(str(node.target) for node in calls)
+        return graph.forward
+
+    compiled = torch.compile(module, fullgraph=True, backend=watch, dynamic=True)
+    inputs, slots = draw(2)
+    torch.testing.assert_close(compiled(inputs, slots).slots, module(inputs, slots).slots)
+    assert seen
+    assert not [name for name in seen if "gru" in name.lower()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_traced_update_is_the_cell(monkeypatch, dtype):
+    from slotmesh.nn.slot_attention import _gru
+
+    cell = torch.nn.GRUCell(6, 6, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    x, h = (torch.randn(5, 6, dtype=cell.weight_ih.dtype) for _ in range(2))
+    with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
+        expected = cell(x, h)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        traced = _gru(cell, x, h)
+    tolerance = 1e-12 if dtype == torch.float64 else 0.05
+    torch.testing.assert_close(traced.double(), expected.double(), rtol=0, atol=tolerance)

@@ -311,9 +311,11 @@ def test_more_samples_than_any_memory_holds(tmp_path: Path, name: str) -> None:
 
 
 def test_a_model_that_no_memory_holds(tmp_path: Path) -> None:
-    settings = tiny("random-objects", "SA", tmp_path, data__dim=10**12)
-    with pytest.raises(ValueError, match=r"There is not enough memory .*--data.batch-size"):
-        run_train(settings)
+    """Also where the system promises more memory than it has: nothing of the size is made."""
+    for dim in (10**7, 10**12):
+        settings = tiny("random-objects", "SA", tmp_path / str(dim), data__dim=dim)
+        with pytest.raises(ValueError, match=r"There is not enough memory .*--data.batch-size"):
+            run_train(settings)
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from slotmesh.nn.initializers import LearnedGaussian, SlotInitializer
 from slotmesh.nn.part import Part
@@ -187,7 +188,7 @@ class SlotAttention(
         z = self.norm_slots(slots)
         attention, transport = self.transport(self.to_query(z), keys, z, context)
         updates = (attention.to(values.dtype) @ values).to(slots.dtype)
-        flat = self.gru(updates.flatten(0, -2), slots.flatten(0, -2))
+        flat = _gru(self.gru, updates.flatten(0, -2), slots.flatten(0, -2))
         # Autocast would leave slots in half precision, and its rounding would accumulate.
         new = flat.reshape(slots.shape).to(slots.dtype)
         new = new + self.mlp(new)
@@ -274,3 +275,18 @@ def _check_mask(name: str, mask: Tensor, elements: Tensor, *, of: str) -> None:
             f"SlotAttention: {name} masks every element of {int(empty.sum())} of {empty.numel()} "
             "batch elements, expected at least one True in each. Leave these batch elements out."
         )
+
+
+def _gru(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
+    """Apply the cell, in plain operations where torch compiles or exports it.
+
+    The fused CUDA kernel cannot be traced with a batch size that varies, nor be fused further.
+    """
+    if not torch.compiler.is_compiling():
+        return cell(x, h)
+    mine = F.linear(x, cell.weight_ih, cell.bias_ih)
+    theirs = F.linear(h, cell.weight_hh, cell.bias_hh)
+    (r, z, n), (r_h, z_h, n_h) = mine.chunk(3, -1), theirs.chunk(3, -1)
+    new = torch.tanh(n + torch.sigmoid(r + r_h) * n_h)
+    # As the cell does under autocast: all in one precision.
+    return new + torch.sigmoid(z + z_h) * (h.to(new.dtype) - new)

@@ -1,9 +1,11 @@
 """Which device a command computes on, and what to say if its memory is too small."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 # Scenes are rendered, and metrics summed up, in float64.
 NO_FLOAT64 = "an Apple GPU, which has no float64 for scenes and metrics"
@@ -38,6 +40,21 @@ def place_of(device: str) -> torch.device:
             f"Pass one of cuda:0 to cuda:{count - 1}."
         )
     return torch.device(device)
+
+
+def check_fits(build: Callable[[], nn.Module]) -> None:
+    """Raise a MemoryError if a model has more weights than this machine has memory.
+
+    Linux may promise memory that it does not have, and kill the process that then uses it.
+    """
+    with torch.device("meta"):
+        model = build()
+    need = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+    if not hasattr(os, "sysconf"):
+        return
+    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if need > have > 0:
+        raise MemoryError(f"the weights take {need >> 30:,} GiB, this machine has {have >> 30:,}")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from slotmesh.nn import FixedGaussian, LearnedGaussian, LearnedSlots, SharedSlot, SlotInitializer
 from slotmesh.nn.noise import SharedGenerator
+from slotmesh.training.places import check_fits
 from slotmesh.training.published import Row
 from slotmesh.training.settings import InitName, Settings
 from slotmesh.training.variants import VARIANTS
@@ -115,6 +116,7 @@ class Experiment(ABC):
 
     def fresh_model(self) -> nn.Module:
         """The model with the initial weights of the run's seed, whatever was drawn before."""
+        check_fits(self.build)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mix(self.settings.seed, "weights", 0))
             return self.build()
