@@ -64,10 +64,10 @@ def write_section(
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A result.
+    """Read a result.
 
     Raises:
-        ValueError: If the file holds something else.
+        ValueError: If the file does not hold one.
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))

@@ -1,12 +1,17 @@
 """The documentation builds without a warning."""
 
+import ast
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+MAP = runpy.run_path(str(DOCS / "make_map.py"))
 
 
 def test_sphinx_builds_without_warnings(tmp_path: Path) -> None:
@@ -20,7 +25,7 @@ def test_sphinx_builds_without_warnings(tmp_path: Path) -> None:
 
 
 def test_pictures_are_made_by_code(tmp_path: Path) -> None:
-    """What docs/make_figures.py draws are the pictures that are shown."""
+    """The pictures shown are those that ``python -m docs.make_figures`` draws."""
     from paper.figures.descent import draw_descent
     from slotmesh.report.figures import svg_bytes
 
@@ -30,3 +35,58 @@ def test_pictures_are_made_by_code(tmp_path: Path) -> None:
     texts = [line for line in drawn.splitlines() if line.strip().startswith("<!--")]
     assert texts
     assert texts == [line for line in shown.splitlines() if line.strip().startswith("<!--")]
+
+
+# The map of the code.
+
+
+def exists(path: str) -> bool:
+    """Whether a file or folder is there; of a module the ending may be left out."""
+    return any((ROOT / name).exists() for name in (path, f"{path}.py"))
+
+
+def test_the_map_is_up_to_date() -> None:
+    shown = (DOCS / "images" / "map.svg").read_text(encoding="utf-8")
+    assert shown == MAP["render"](), "run python -m docs.make_map"
+    assert "prefers-color-scheme: dark" in shown
+
+
+def test_every_path_on_the_map_exists() -> None:
+    rooms = [path for layer in MAP["ROOMS"] for _, path, _ in layer]
+    steps = [path for _, _, path, _ in MAP["STEPS"]]
+    assert len(steps) == 13
+    for path in [*rooms, *steps]:
+        assert exists(f"{MAP['LIBRARY']}/{path}"), path
+    for path, _ in MAP["BESIDE"]:
+        assert exists(path), path
+    # Every room is on it, and the page tells of every step.
+    library = ROOT / MAP["LIBRARY"]
+    folders = {init.parent.name for init in library.glob("*/__init__.py")}
+    assert folders == {Path(room).name for room in rooms if not room.endswith(".py")}
+    page = (DOCS / "map.md").read_text(encoding="utf-8")
+    for path in steps:
+        assert f"`{path}`" in page, path
+
+
+@pytest.mark.parametrize("page", ["docs/map.md", "CONTRIBUTING.md"])
+def test_every_path_on_a_page_exists(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = re.findall(r"`([\w./-]+)`", text)
+    paths = [path for path in named if "/" in path or path.endswith((".py", ".md", ".txt"))]
+    assert len(paths) > 5
+    for path in paths:
+        assert exists(path) or exists(f"{MAP['LIBRARY']}/{path}"), path
+
+
+def test_no_room_imports_from_a_row_above_it() -> None:
+    library = ROOT / MAP["LIBRARY"]
+    row = {Path(path).stem: i for i, layer in enumerate(MAP["ROOMS"]) for _, path, _ in layer}
+    for file in library.rglob("*.py"):
+        room = file.relative_to(library).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                parts = name.split(".")
+                other = parts[1] if parts[0] == "slotmesh" and len(parts) > 1 else ""
+                assert row.get(other, 99) >= row.get(room, 0), f"{file} imports {name}"

@@ -129,7 +129,7 @@ def test_the_documentation_shows_the_committed_results() -> None:
     docs = ROOT / "docs"
     found = record.read_all(ROOT / record.FOLDER)
     text = (docs / "speed.md").read_text(encoding="utf-8")
-    assert page.filled(text, found) == text, "run docs/make_speed.py"
+    assert page.filled(text, found) == text, "run python -m docs.make_speed"
     pictures: set[str] = set()
     for stem, result in found.items():
         rows = result["sections"].get("ops", {}).get("rows", [])
@@ -140,7 +140,7 @@ def test_the_documentation_shows_the_committed_results() -> None:
         shown = (docs / page.IMAGES / f"{stem}.svg").read_text(encoding="utf-8")
         for axis in ("n", "m"):
             for name, points in plots.lines(rows, axis).items():
-                assert plots.mark(name, axis, points) in shown, "run docs/make_speed.py"
+                assert plots.mark(name, axis, points) in shown, "run python -m docs.make_speed"
     assert {path.name for path in (docs / page.IMAGES).glob("*")} == pictures
 
 
