@@ -35,7 +35,7 @@ def train_together(
     Args:
         experiments: Of random objects.
         device: Where to train.
-        folder: For the checkpoint. Training that was stopped goes on from it, to the same bits.
+        folder: For the checkpoint. Training that was stopped resumes from it, to the same bits.
         every: Steps between two checkpoints; ``save_every`` of the settings by default.
         on_chunk: Called after so many steps, before the checkpoint, and at the end: to judge, and
             to write what was found. After a kill it can be called for the same step again.
