@@ -242,7 +242,7 @@ def exit_in_a_group(settings: Settings) -> None:
     """Run what the interpreter runs when it exits, in a group of one process."""
     from slotmesh.training.processes import make_fabric
 
-    store = torch.distributed.HashStore()
+    store = torch.distributed.HashStore()  # pyright: ignore
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     before = torch.distributed.is_initialized()
     make_fabric(settings)
@@ -359,9 +359,9 @@ def _signal(signum: str, step: str, rank: str = "", times: str = "1") -> None:
         return
     old = RunData.train
 
-    def train(self: Any, first: int) -> Any:
+    def train(self: Any, step: int) -> Any:
         send()
-        return old(self, first)
+        return old(self, step)
 
     RunData.train = train
 

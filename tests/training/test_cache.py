@@ -26,7 +26,8 @@ def test_a_world_kept_in_memory_gives_the_same_samples() -> None:
     world = RandomObjects(seed=0, n_background=3, dim=4)
     kept = Cached(world, 150, torch.device("cpu"))
     for index in ([0], [149, 3, 3, 70], range(60, 68), torch.tensor([64, 63])):
-        a, b = kept.sample(index), world.sample(index)
+        a: Any = kept.sample(index)
+        b = world.sample(index)
         assert torch.equal(a.index, b.index)
         assert torch.equal(a.inputs, b.inputs)
         assert torch.equal(a.targets, b.targets)

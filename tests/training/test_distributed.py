@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-import slotmesh.cli
 from slotmesh.cli import main
+from slotmesh.training import loop, train
 from slotmesh.training.settings import Settings
 
 from ._jobs import Job, flags, free_port, metrics, run_job, state, tiny, two_processes
@@ -178,7 +178,10 @@ def test_every_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = documented()
     assert {*blocks} == {"One machine", "Several machines with torchrun", "SLURM"}
     parsed: list[Settings] = []
-    monkeypatch.setattr(slotmesh.cli, "_runner", lambda kind: parsed.append)
+    # All of `slotmesh train` but for the training itself, and a look for eight GPUs.
+    monkeypatch.setattr(train, "check_hardware", lambda hardware: None)
+    monkeypatch.setattr(loop, "fit", lambda made, console: parsed.append(made.settings))
+    monkeypatch.setattr(train, "open_run", lambda folder: None)
     for lines in blocks.values():
         main(words_after(lines[-1], "slotmesh"))
     for settings in parsed:

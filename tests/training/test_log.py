@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class Run:
 
 
 @pytest.fixture
-def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file that the stand-in writes to."""
     from lightning.pytorch.loggers import wandb as lightnings
 

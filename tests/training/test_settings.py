@@ -141,7 +141,7 @@ def test_hardware_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     many = change(start, hardware__accelerator="gpu", hardware__devices=2)
-    refused(many, r"--hardware.devices is 2, but here are 1 GPUs")
+    refused(many, r"--hardware.devices is 2, but there are 1 GPUs")
     check_hardware(change(many, hardware__devices=1).hardware)
     fast = change(start, hardware__compile="yes")
     refused(fast, r"--hardware.compile is yes, which is for one NVIDIA GPU, but it runs on the CPU")

@@ -1,4 +1,5 @@
-"""How a run is trained: on Lightning, resumable, on one process or many.
+"""Experiments: their tasks and settings, training, evaluation and reports.
 
-Nothing here is imported before training starts: Lightning takes seconds to load.
+Training is :mod:`slotmesh.training.loop`, on Lightning Fabric, which takes seconds to load: nothing
+imports it before training starts.
 """

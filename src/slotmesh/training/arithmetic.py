@@ -1,4 +1,4 @@
-"""What decides the last bits of a run, beside its settings."""
+"""What decides the last bits of a run, besides its settings."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from slotmesh.training.gradient import compiles
 from slotmesh.training.settings import Settings
 from slotmesh.training.variants import SoftmaxSettings
 
-# What each is called, and how to have it as it was.
+# What each is called, and how to restore what it was.
 _WORDS = {
     "device": ("on {}", "train on {}"),
     "processes": ("in {} process(es)", "start {} with --hardware.devices and --hardware.nodes"),
@@ -51,7 +51,7 @@ def arithmetic(settings: Settings, device: torch.device, n_processes: int) -> di
 
 
 def _backend(settings: Settings, device: torch.device) -> str:
-    """What computes the transport: C, triton or torch."""
+    """The backend of the transport: C, triton or torch."""
     if isinstance(settings.transport, SoftmaxSettings):
         return "torch"
     chosen = backends().auto[device.type]
@@ -59,18 +59,18 @@ def _backend(settings: Settings, device: torch.device) -> str:
 
 
 def change(now: dict[str, str], before: Any) -> tuple[str, str]:
-    """How a run is computed now and was before, and what to do to have it as it was.
+    """Compare how a run is computed now with how it was before, and say how to restore that.
 
     Args:
         now: From :func:`arithmetic`.
-        before: The same, out of a checkpoint; None if that was written without.
+        before: The same from a checkpoint; None if the checkpoint does not have it.
 
     Returns:
-        Two parts of a sentence; empty where nothing differs.
+        Two parts of a sentence; empty if nothing differs.
     """
     old = {name: str(value) for name, value in before.items()} if isinstance(before, dict) else now
     differ = [name for name in _WORDS if name in now and old.get(name, now[name]) != now[name]]
-    # On another device all else is another too.
+    # On another device everything else differs too.
     differ = differ[:1] if differ[:1] == ["device"] else differ
     said = [f"{_WORDS[name][0].format(now[name])} ({old[name]} before)" for name in differ]
     todo = [_WORDS[name][1].format(_TO_HAVE.get(old[name], old[name])) for name in differ]
@@ -79,7 +79,7 @@ def change(now: dict[str, str], before: Any) -> tuple[str, str]:
 
 @contextmanager
 def chosen(settings: Settings) -> Iterator[None]:
-    """Compute as ``settings.hardware`` says, in all that torch decides for the whole process."""
+    """Compute with the threads, precision and determinism of ``settings.hardware``."""
     hardware = settings.hardware
     gpu = hardware.accelerator != "cpu" and torch.cuda.is_available()
     threads = torch.get_num_threads()
@@ -94,11 +94,11 @@ def chosen(settings: Settings) -> Iterator[None]:
 def _choose(settings: Settings, gpu: bool) -> None:
     hardware = settings.hardware
     if hardware.deterministic and not gpu:
-        # Sums are split among threads: no other number gives the same bits.
+        # Sums are split among threads: only one thread always gives the same bits.
         torch.set_num_threads(1)
     elif hardware.threads is not None:
         torch.set_num_threads(hardware.threads)
-    # On a CPU it would choose other kernels that are no faster.
+    # On a CPU it would select other kernels that are no faster.
     faster = hardware.precision == "tf32" and gpu
     torch.set_float32_matmul_precision("high" if faster else "highest")
     torch.backends.cudnn.allow_tf32 = faster
@@ -106,8 +106,8 @@ def _choose(settings: Settings, gpu: bool) -> None:
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """On a GPU."""
-    # cuBLAS reads it when it is first used; torch refuses to go without.
+    """Deterministic algorithms, on a GPU."""
+    # cuBLAS reads it when it is first used; torch refuses to run without it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     torch.use_deterministic_algorithms(True)

@@ -1,4 +1,4 @@
-"""A computation on the GPU that is recorded once and replayed, without the cost of launching it."""
+"""A computation on the GPU that is recorded once and replayed without the cost of launching it."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -11,17 +11,16 @@ T = TypeVar("T")
 class Captured(Generic[T]):
     """A function without arguments as a CUDA graph.
 
-    It reads tensors that stay where they are: write the next inputs into them with ``copy_``, then
-    call this. What it returns are the same tensors every time, with new content.
+    It reads tensors whose memory does not move: write the next inputs into them with ``copy_``,
+    then call this. It returns the same tensors every time, with new content.
 
     Args:
-        run: What to record. It must not wait for the device, and must draw random numbers from
-            ``generators`` or the default one only.
-        generators: CUDA generators it draws from. Seed them before a call as for ``run`` itself:
-            a replay then draws what ``run`` would.
+        run: What to record. It must not wait for the device, and may draw random numbers only
+            from ``generators`` or the default one.
+        generators: CUDA generators that it draws from. Seed them before a call as for ``run``
+            itself: a replay then draws what ``run`` would.
         warmups: Calls before the recording, in which libraries and compilers make their choices.
-            They leave behind what ``run`` leaves behind.
-        before: Called before each of them and before the recording, to undo that.
+        before: Called before each of them and before the recording, to undo what ``run`` changes.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The file of a checkpoint: plain data, and a hash that tells whether it is whole.
+"""The file of a checkpoint: plain data, and a hash that tells whether it is intact.
 
 It is a ZIP archive as :func:`torch.save` writes it, whose comment, at its very end, is the SHA-256
-of all that stands before. torch alone checks neither this nor the archive's own sums.
+of everything before it. torch alone checks neither this nor the archive's own checksums.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ _LABEL = b"slotmesh sha256 "
 _COMMENT = len(_LABEL) + 64
 # The end of an archive without a comment: 20 bytes, then the length of the comment.
 _END, _END_SIZE = b"PK\x05\x06", 22
-# Bytes of the pickle for each part of the archive; a run has about 100. Every byte can make an
-# object, in microseconds: this is what a file can cost before it is refused.
+# Bytes of the pickle for each part of the archive; a run has about 100. Every byte can create an
+# object, in microseconds: this limits what a file can cost before it is refused.
 _MOST_PICKLE = 16 << 10
 _BLOCK = 1 << 20
 
 
 class DamagedError(ValueError):
-    """A checkpoint is not as it was written."""
+    """A checkpoint is damaged."""
 
 
 def packed(content: dict[str, Any]) -> memoryview:
@@ -63,11 +63,11 @@ def replace_file(path: Path, content: Any, *, old: Path | None = None) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint as plain data; a file that would run code when loaded is refused.
+    """Read a checkpoint as plain data; a file that would run code when loaded is refused.
 
     Raises:
-        DamagedError: If it is not as it was written.
-        ValueError: If it holds more than plain data, or no checkpoint.
+        DamagedError: If it is damaged.
+        ValueError: If it holds more than plain data, or is no checkpoint.
     """
     try:
         with path.open("rb") as file:
@@ -81,10 +81,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def last_sound(folder: Path, say: Callable[[str], None]) -> Path | None:
-    """The checkpoint to resume from; where it is damaged, the one before it takes its place.
+    """The checkpoint to resume from; if it is damaged, the one before it takes its place.
 
     Args:
-        folder: With ``last.ckpt``, ``previous.ckpt`` and ``best.ckpt``, as far as they are there.
+        folder: With ``last.ckpt``, ``previous.ckpt`` and ``best.ckpt``, if they exist.
         say: Called with a line about each file that is damaged.
 
     Raises:
@@ -129,12 +129,12 @@ def _plain_data(path: Path, file: BinaryIO) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise _refused(path, str(error).splitlines()[0]) from error
-    except Exception as error:  # what a file that another program wrote can raise has no end
+    except Exception as error:  # a file of another program can raise anything
         raise ValueError(f"{path} cannot be read as a checkpoint: {error!r}") from error
 
 
 def _check(path: Path, file: BinaryIO) -> None:
-    """Raise where a file is not as it was written; leave it at its beginning."""
+    """Raise if a file is damaged; leave it at its beginning."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     if file.read(1) == b"\x80":
@@ -145,7 +145,7 @@ def _check(path: Path, file: BinaryIO) -> None:
     if end.startswith(_LABEL):
         _check_hash(path, file, size - _COMMENT, end[len(_LABEL) :])
     elif end[-_END_SIZE:][:4] != _END or end[-2:] != b"\0\0":
-        # Also what is left of an archive whose comment, the hash, was cut off or changed.
+        # Also an archive whose comment, the hash, was cut off or changed.
         raise _damaged(path, "it does not end as a checkpoint does" if size else "it is empty")
     _check_archive(path, file)
     file.seek(0)
@@ -164,17 +164,17 @@ def _check_hash(path: Path, file: BinaryIO, size: int, expected: bytes) -> None:
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:
-    """The sums of all its parts, which is all that a file has that was written without a hash."""
+    """Check the sums of its parts: all that there is in a file that was written without a hash."""
     size = file.seek(0, io.SEEK_END)
     try:
         with zipfile.ZipFile(file) as archive:
             parts = archive.infolist()
             packed = any(part.compress_type != zipfile.ZIP_STORED for part in parts)
             pickles = [part.file_size for part in parts if part.filename.endswith(".pkl")]
-            # So that no small file becomes a large one in memory.
+            # No small file may become a large one in memory.
             fits = not packed and sum(part.file_size for part in parts) <= size
             broken = archive.testzip() if fits else None
-    except Exception as error:  # zipfile raises more than it says
+    except Exception as error:  # zipfile raises more than it documents
         raise _damaged(path, str(error)) from error
     if not fits:
         raise _refused(path, "It is compressed, which torch.save does not do.")

@@ -1,4 +1,4 @@
-"""The losses of a batch and their gradient: plainly, or compiled and recorded on a GPU."""
+"""Losses and their gradient on a GPU, compiled and recorded as one CUDA graph."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,22 +17,21 @@ from slotmesh.training.tasks.experiment import Experiment, mix
 Losses = dict[str, Tensor]
 
 WORTH = 5000
-"""Steps of a run from which on compiling is quicker than not."""
+"""Steps of a run from which on compiling saves time."""
 
 
 class FastGradient:
-    """Losses and gradient of one batch after another, compiled, in one CUDA graph.
+    """Losses and gradients of one batch after another, compiled, in one CUDA graph.
 
-    The first call takes about a minute: torch compiles the whole of it. Then a step costs what the
-    GPU needs for it, and the host has time to prepare the next. Random numbers are those that the
-    plain step draws.
+    The first call takes about a minute, while torch compiles. After that a step takes what the GPU
+    needs, and the host has time to prepare the next. Random numbers are those of a step that is
+    not compiled.
 
     Args:
         experiment: Whose losses.
-        model: On a CUDA device. From the first call on its gradients are written to the same
-            memory.
-        half: Compute in bfloat16 where autocast does.
-        compiled: Whether torch compiles it; without, it is only recorded.
+        model: On a CUDA device. From the first call on, its gradients stay in the same memory.
+        half: Compute under autocast to bfloat16.
+        compiled: Whether torch compiles it; otherwise it is only recorded.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class FastGradient:
             kept.copy_(new, non_blocking=True)
         self._generator.manual_seed(mix(self.experiment.settings.seed, "train", step))
         losses = self._replay()
-        # Whoever set a gradient to None in between, as trainers do to save memory, gets it back.
+        # Someone may have set gradients to None in between, as ``zero_grad`` does.
         for p, grad in self._grads:
             p.grad = grad
         return losses
@@ -65,7 +64,7 @@ class FastGradient:
     def _record(self, batch: Any, step: int) -> None:
         self._batch = batch._map(channels_last)
         seed = mix(self.experiment.settings.seed, "train", step)
-        # Its own, so that the graph has not to follow a new one at every step.
+        # One generator for all steps, so that the graph does not have to register new ones.
         self._generator = torch.Generator(tensors(batch)[0].device).manual_seed(seed)
         drawing = Drawing(self._generator)
         with torch.no_grad(), self._precision():
@@ -76,7 +75,7 @@ class FastGradient:
 
         def whole() -> Losses:
             drawn = drawing.again()
-            # Weights that were rounded before the recording would never change again.
+            # Without autocast's cache: weights rounded outside the graph would never change again.
             with self._precision():
                 losses = run(drawn)
             losses["loss"].backward()
@@ -87,7 +86,7 @@ class FastGradient:
                 p.grad = None
 
         with fastest_convolutions(), warnings.catch_warnings():
-            # Who computes in single precision has chosen to.
+            # Single precision is what the settings ask for.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             self._replay = Captured(whole, [self._generator], before=forget)
         self._grads = [(p, p.grad) for p in self.model.parameters()]
@@ -103,7 +102,7 @@ class FastGradient:
 
 @contextmanager
 def fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try out its algorithms; a recording made here keeps the choice."""
+    """Let cuDNN try its algorithms; a recording made meanwhile keeps the choice."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -113,13 +112,13 @@ def fastest_convolutions() -> Iterator[None]:
 
 
 def compiles(settings: Settings, device: torch.device, n_processes: int) -> bool:
-    """Whether a run's step is worth the minute that it takes to compile, and can be."""
+    """Whether the step of a run can be compiled, and is worth the minute that this takes."""
     wish = settings.hardware.compile
     able = device.type == "cuda" and n_processes == 1 and not settings.hardware.deterministic
     return able and (wish == "yes" or (wish == "auto" and settings.steps >= WORTH))
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """A copy; of images in the memory format that convolutions are fastest in."""
+    """Copy a tensor; images into the memory format in which convolutions are fastest."""
     images = x.ndim == 4 and x.shape[1] == 3
     return x.clone(memory_format=torch.channels_last if images else torch.contiguous_format)

@@ -25,11 +25,11 @@ _held: set[int] = set()
 class Lock:
     """A folder in which no other process trains until this is released.
 
-    The kernel holds the lock (``flock``), for other machines that share the file system too, and
-    lets go of it when the process ends, however it ends. What the file says only names the process.
+    The kernel holds the lock (``flock``), also against other machines that share the file system,
+    and releases it when the process ends, however it ends. The file's text only names the process.
 
     Args:
-        folder: It is made if it is not there.
+        folder: It is created if necessary.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +41,7 @@ class Lock:
         """Take the lock.
 
         Raises:
-            ValueError: If another process has it, which is named.
+            ValueError: If another process has it; the message names that process.
             OSError: If the folder cannot be written.
         """
         end = time.monotonic() + _PATIENCE_S
@@ -58,7 +58,7 @@ class Lock:
                 time.sleep(0.1)
 
     def check(self) -> None:
-        """Raise an OSError if the folder was removed or replaced since."""
+        """Raise an OSError if the folder was removed or replaced since then."""
         if self._file is not None and not self._is_mine(self._file):
             raise OSError(
                 f"{self.folder} was removed or replaced while it was being trained in, so nothing "
@@ -66,12 +66,12 @@ class Lock:
             )
 
     def release(self) -> None:
-        """Let go of the lock, if this process has it."""
+        """Release the lock, if this process has it."""
         if self._file is None:
             return
         file, self._file = self._file, None
         _held.discard(file)
-        # Before it is closed: afterwards it could be another's.
+        # Before it is closed: afterwards another process could have it.
         if self._is_mine(file):
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -83,7 +83,7 @@ class Lock:
         try:
             self._lock(file)
             if not self._is_mine(file):
-                # Who had it has removed it in between.
+                # The process that had it removed the file in between.
                 os.close(file)
                 return
         except BaseException:
@@ -91,7 +91,7 @@ class Lock:
             raise
         self._file = file
         _held.add(file)
-        with contextlib.suppress(OSError):  # It is locked even where there is no room to say so.
+        with contextlib.suppress(OSError):  # It is locked even if the disk has no room for a name.
             os.truncate(file, 0)
             os.write(file, _about_me().encode())
 
@@ -106,7 +106,7 @@ class Lock:
             except OSError as error:
                 reason = str(error.strerror)
         warnings.warn(
-            f"{self.folder} cannot be locked ({reason}): see to it that no other command trains "
+            f"{self.folder} cannot be locked ({reason}): make sure that no other command trains "
             "in it at the same time.",
             stacklevel=5,
         )
@@ -132,7 +132,7 @@ def _about_me() -> str:
 
 
 def _leave() -> None:
-    """In a child: its copy of the lock would outlive this process, and with it the lock."""
+    """Close a forked child's copies, with which the lock would outlive this process."""
     for file in _held:
         with contextlib.suppress(OSError):
             os.close(file)

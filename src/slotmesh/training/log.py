@@ -42,7 +42,7 @@ class Log:
 
     Args:
         made: What is trained.
-        console: For the progress bar; where it is no terminal, it gets a line per validation.
+        console: For the progress bar; if it is no terminal, for a line per validation.
         step: The step that training resumes from. Rows of later steps go: they come again.
         seconds: Time that training took so far.
         active: Whether this is the first process; the others only measure the time.
@@ -89,9 +89,9 @@ class Log:
             with suppress(OSError):  # What it could not write was said before.
                 if self._logger is not None:
                     self._logger.finalize("failed" if kind else "success")
-                if self._settings.logger == "wandb":
-                    # Or another run in this process would add to this one.
-                    self._logger.experiment.finish()
+                    if self._settings.logger == "wandb":
+                        # Or another run in this process would add to this one.
+                        self._logger.experiment.finish()
 
     def write(self, step: int, split: str, numbers: dict[str, float]) -> None:
         """Write a row of numbers, which are called ``train/loss`` and the like."""
@@ -158,9 +158,9 @@ class Log:
 
 
 def _make_logger(settings: Settings, step: int) -> Any:
-    """One of Fabric's loggers, for a run that resumes from a step; None for none."""
+    """The logger of a run that resumes from a step, or None."""
     if settings.logger == "tensorboard":
-        return _event_file(settings.folder / "tensorboard", step + 1 if step else None)
+        return EventFile(settings.folder / "tensorboard", step + 1 if step else None)
     if settings.logger == "none":
         return None
     from lightning.pytorch.loggers import WandbLogger
@@ -180,43 +180,43 @@ def _make_logger(settings: Settings, step: int) -> Any:
     return logger
 
 
-def _event_file(folder: Path, purge: int | None) -> Any:
-    """A logger for TensorBoard; events from step ``purge`` on, of an earlier part, do not count.
+class EventFile:
+    """Writes numbers for TensorBoard at once; called as Fabric's loggers are.
 
-    Fabric's own has a thread for writing: what it holds is lost in a kill, and it ends with a
+    Fabric's own has a thread for writing: what that holds is lost in a kill, and it ends with a
     traceback if the disk is full or the folder was removed.
+
+    Args:
+        folder: To write to.
+        purge: Events from this step on, which an earlier part of the run wrote, do not count.
     """
-    from lightning.fabric.loggers import Logger
-    from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore
-    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
-    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    class EventFile(Logger):
-        name = "tensorboard"
-        version = None
+    def __init__(self, folder: Path, purge: int | None) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # pyright: ignore
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        def __init__(self) -> None:
-            folder.mkdir(exist_ok=True)
-            # TensorBoard reads the files of a run in the order of their names.
-            when, host = f"{int(time.time()):010d}", socket.gethostname()
-            self._file = (folder / f"events.out.tfevents.{when}.{host}.{os.getpid()}.0").open("ab")
-            self._records = RecordWriter(self._file)
-            self._write(file_version="brain.Event:2")
-            if purge is not None:
-                self._write(step=purge, session_log=SessionLog(status=SessionLog.START))
+        folder.mkdir(exist_ok=True)
+        # TensorBoard reads the files of a run in the order of their names.
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self._file = (folder / name).open("ab")
+        self._records = RecordWriter(self._file)
+        self._write(file_version="brain.Event:2")
+        if purge is not None:
+            self._write(step=purge, session_log=SessionLog(status=SessionLog.START))
 
-        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-            values = [Summary.Value(tag=name, simple_value=x) for name, x in metrics.items()]
-            self._write(step=step, summary=Summary(value=values))
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        """Write numbers of a step, by name."""
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
 
-        def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-            """Not for TensorBoard: settings.json has them."""
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._write(step=step, summary=Summary(value=values))
 
-        def finalize(self, status: str) -> None:
-            self._file.close()
+    def finalize(self, status: str) -> None:
+        """Close the file."""
+        self._file.close()
 
-        def _write(self, **event: Any) -> None:
-            self._records.write(Event(wall_time=time.time(), **event).SerializeToString())
-            self._records.flush()
+    def _write(self, **event: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
 
-    return EventFile()
+        self._records.write(Event(wall_time=time.time(), **event).SerializeToString())
+        self._records.flush()

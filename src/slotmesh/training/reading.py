@@ -1,4 +1,4 @@
-"""Files of a run that anything may have happened to: read, or refused in one line."""
+"""Files of a run, which may be damaged: read them, or refuse them in one line."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ _MOST_JSON = 16 << 20
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What a JSON file holds by name.
+    """Read the object that a JSON file holds.
 
     Raises:
         ValueError: If it cannot be read, or holds something else.
@@ -24,7 +24,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str, path: Path) -> dict[str, Any]:
-    """The same of a text out of a file."""
+    """Parse the text of such a file."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -35,10 +35,10 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
 
 
 def read_csv(path: Path) -> Columns:
-    """Columns of numbers; an empty cell is NaN, and a row that was cut short is left out.
+    """Read columns of numbers; an empty cell is NaN, and a row that was cut short is left out.
 
     Raises:
-        ValueError: If it is there, but not a CSV file in UTF-8.
+        ValueError: If it exists, but is not a CSV file in UTF-8.
     """
     if not path.exists():
         return {}

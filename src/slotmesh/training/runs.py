@@ -79,7 +79,7 @@ class Run:
                 raise ValueError(f"{self.checkpoint} cannot be read: {error}") from error
         else:
             state = self._saved()["state_dict"]
-            # An average of the weights stands for the run where there is one.
+            # An average of the weights stands for the run if there is one.
             room = "average." if any(k.startswith("average.") for k in state) else "model."
             weights = {k.removeprefix(room): v for k, v in state.items() if k.startswith(room)}
         try:
@@ -96,15 +96,15 @@ class Run:
             others = [name for name in others if name != self.checkpoint.name]
             if not others:
                 raise
-            # Not taken in its place: their weights are others, and so are their results.
+            # Not used in its place: other weights give other results.
             raise DamagedError(f"{error} Beside it there is: {', '.join(others)}.") from error
 
 
 def open_run(path: Path) -> Run:
-    """A run's folder, one of its checkpoints, or a folder that ``slotmesh export`` wrote.
+    """Open a run's folder, one of its checkpoints, or a folder that ``slotmesh export`` wrote.
 
     Raises:
-        ValueError: If it is none of these, or not whole.
+        ValueError: If it is none of these, or damaged.
     """
     if path.is_dir() and (path / "settings.json").is_file():
         settings = from_plain(read_json(path / "settings.json"), str(path / "settings.json"))
@@ -218,7 +218,7 @@ def prepare(settings: Settings) -> Path | None:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The place of a run is where it is, not where it was made.
+        # A run's folder may be moved.
         values = plain(replace(settings, out=None, overwrite=False))
         write_whole(kept, json.dumps(values, indent=2) + "\n")
         described = {"command": command_line()} | environment()

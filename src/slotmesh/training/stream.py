@@ -18,7 +18,7 @@ from slotmesh.worlds.record import TensorRecord
 _AHEAD = 16
 # Bytes that a set may take in memory; on a GPU, half of what is free.
 _LIMIT = 4 << 30
-# Samples made at a time. Always the same blocks, so that no pixel depends on a run's history.
+# Samples made at a time; always the same blocks, so that no pixel depends on a run's history.
 _BLOCKS = {"cpu": 64, "cuda": 1024}
 
 
@@ -223,7 +223,7 @@ class _Batched(Dataset[Any]):
 
 
 def _ignore_signals(worker: int) -> None:
-    """A signal to all processes is for the one that trains, which needs the others to save."""
+    """Leave signals to the process that trains, which needs this one until it has saved."""
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)
 
@@ -244,14 +244,14 @@ def _loader(source: Source, batches: Sequence[list[int]] | _Steps, workers: int)
 
 
 class Cached:
-    """The first samples of a world, made when it is opened.
+    """The first samples of a world, made at once and kept in memory.
 
     Args:
         source: A world.
         n: Samples.
         device: Where it makes them.
         console: Shows the progress, if given.
-        reads: Fields that are kept besides ``index``; all by default. The others are empty.
+        reads: Fields that are kept besides ``index``; all by default.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class Cached:
         which = torch.as_tensor(index, dtype=torch.int64)
         device = self._whole.index.device
         if device.type == "cuda" and not which.is_cuda:
-            # Out of pinned memory, so that nobody waits for the GPU.
+            # From pinned memory, so that nothing waits for the GPU.
             which = which.pin_memory().to(device, non_blocking=True)
         return self._whole._map(lambda x: x[which])
 
@@ -301,17 +301,17 @@ def cached(
     reads: Collection[str] | None = None,
     before: bool | None = None,
 ) -> Source:
-    """The source itself, or what it makes kept in memory where it has an end and fits.
+    """The source itself, or its samples kept in memory if they are finite and fit.
 
     Args:
         source: A world.
-        n: Samples; None: it has no end.
-        device: Where it makes them. They may take half of the free memory of a GPU.
-        console: Shows the progress, and a line where they do not fit, if given.
+        n: Samples; None if it is endless.
+        device: Where it makes them. On a GPU they may take half of the free memory.
+        console: Shows the progress, and a line if they do not fit, if given.
         split: What they are for.
         reads: Fields that are kept besides ``index``; all by default.
-        before: Whether an earlier part of the run kept them. What was rendered stays so: a pixel
-            that is made in another block can differ by one grey level.
+        before: Whether an earlier part of the run kept them. If it rendered them at every step,
+            this part does too: a pixel of another block can differ by one grey level.
     """
     if n is None:
         return source
@@ -346,7 +346,7 @@ def _why(n: int, each: int, limit: int, split: Split, before: bool | None) -> st
 
 
 def _only(record: TensorRecord, reads: Collection[str] | None) -> TensorRecord:
-    """A record whose other fields are empty, but for its index."""
+    """A record with the fields that are read and its index; the others are empty."""
     if reads is None:
         return record
     unread = [field.name for field in fields(record) if field.name not in (*reads, "index")]

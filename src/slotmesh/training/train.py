@@ -37,14 +37,14 @@ def run_train(settings: Settings, console: Console | None = None) -> Run:
 
 
 def check_hardware(hardware: Hardware) -> None:
-    """Raise a ValueError that names the flag where this machine is not as the settings say."""
+    """Raise a ValueError that names the flag if this machine does not fit the settings."""
     gpus = gpu_count()
     if hardware.accelerator == "gpu" and not gpus:
         here = torch.backends.mps.is_available()
         found = f"here that is {NO_FLOAT64}" if here else "torch finds no GPU here"
         raise ValueError(f"--hardware.accelerator is gpu, but {found}. Pass cpu.")
     if hardware.accelerator != "cpu" and gpus and hardware.devices > gpus:
-        raise ValueError(f"--hardware.devices is {hardware.devices}, but here are {gpus} GPUs.")
+        raise ValueError(f"--hardware.devices is {hardware.devices}, but there are {gpus} GPUs.")
     several = hardware.devices * hardware.nodes > 1
     if hardware.compile == "yes" and (several or not gpus or hardware.accelerator == "cpu"):
         found = "there are several processes" if several else "it runs on the CPU"
@@ -53,10 +53,10 @@ def check_hardware(hardware: Hardware) -> None:
         )
     if hardware.deterministic and hardware.compile == "yes":
         raise ValueError(
-            "--hardware.deterministic is on, but --hardware.compile is yes, which tries out which "
+            "--hardware.deterministic is on, but --hardware.compile is yes, which measures which "
             "kernels are fastest. Leave one of them out."
         )
-    # What torchrun and srun say; without this, each process would train for itself.
+    # What torchrun and srun say; without this check, each process would train on its own.
     started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS"))
     expected = hardware.devices * hardware.nodes
     if started is not None and int(started) != expected:
