@@ -105,7 +105,8 @@ class StopSignals:
         # Python lets only the main thread listen.
         if threading.current_thread() is threading.main_thread():
             kinds = (signal.SIGTERM, signal.SIGINT)
-            self._before = {signum: signal.getsignal(signum) for signum in kinds}
+            # None is a handler that is not Python's.
+            self._before = {s: signal.getsignal(s) or signal.SIG_DFL for s in kinds}
         return self
 
     def __exit__(self, *_: object) -> None:
