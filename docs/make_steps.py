@@ -1,4 +1,4 @@
-"""Draw into docs/images how far MESH breaks an exact tie, by the size of its steps and the matrix."""
+"""Draw into docs/images how far MESH breaks exact ties, by size of the step and of the matrix."""
 
 from pathlib import Path
 
@@ -29,7 +29,6 @@ def main() -> None:
             t = mesh(torch.ones(4, m, n), generator=noise, **options)
             left.append(t.entropy(normalized=True).mean().item())
         axis.plot(range(len(SIZES)), left, marker="o", label=label)
-        print(label, *(f"{x:.3f}" for x in left))
     axis.set_xticks(range(len(SIZES)), [f"{m} x {n}" for m, n in SIZES])
     axis.set_ylabel("normalised entropy")
     axis.set_ylim(0, 1)

@@ -73,7 +73,7 @@ def single(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in ("sinkhorn", "mesh"):
         monkeypatch.setattr(sys.modules[f"slotmesh.ops.{module}"], "use_c", lambda *_: False)
     # Where there is none it is computed elsewhere, as tested below.
-    monkeypatch.setattr(implicit, "exact", lambda x: x)
+    monkeypatch.setattr(implicit, "_double", lambda x: x)
     with NoFloat64("cpu"):
         yield
 

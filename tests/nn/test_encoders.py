@@ -136,7 +136,7 @@ def test_an_image_of_another_size_is_named(shape):
         ({"in_channels": 1.0}, r"in_channels is 1.0, expected"),
         ({"out_dim": -1}, r"out_dim is -1, expected"),
         ({"kernel_size": 4}, r"kernel_size is 4, expected an odd number.* Pass 3 or 5"),
-        ({"strides": ()}, r"strides is \(\), expected one stride for each convolution"),
+        ({"strides": ()}, r"strides is \(\), expected one stride per convolution"),
         ({"strides": 2}, r"strides is 2, expected one stride"),
         ({"strides": (1, 0)}, r"strides\[1\] is 0, expected"),
         ({"resolution": 64}, r"resolution is 64, expected a height and a width"),

@@ -171,8 +171,8 @@ class SlotAttention(
         )
         if noise is not None and source.taken == 0:
             raise ValueError(
-                f"SlotAttention: got a noise tensor, but {self.transport} adds no noise. Leave it "
-                "out, or use Mesh with noise above 0."
+                f"SlotAttention: got a noise tensor, but this {type(self.transport).__name__} adds "
+                "no noise. Leave it out, or use Mesh with noise above 0."
             )
         z = start
         attentions: list[Tensor] = []
