@@ -167,7 +167,11 @@ class SlotAttention(
         if noise is not None:
             source = Drawn([self._checked_noise(noise, inputs, m)])
         context = self.transport.begin(
-            x, m, slot_mask=slot_mask, input_mask=input_mask, generator=source
+            x,
+            m,
+            slot_mask=slot_mask,
+            input_mask=input_mask,
+            generator=source,  # pyright: ignore[reportArgumentType]
         )
         if noise is not None and source.taken == 0:
             raise ValueError(

@@ -78,7 +78,6 @@ class Mesh(OptimalTransport):
         step, lr = checks.step_or_lr("Mesh", step, lr, DEFAULT_STEP)
         noise = checks.as_real("Mesh", "noise", noise)
         n_steps = checks.as_count("Mesh", "n_steps", n_steps, 0)
-        potentials = checks.check_gradient("Mesh", grad, potentials)
         if objective is not None:
             say = "LearnedObjective(), SlotSimilarity() or another MeshObjective"
             checks.check_instance("Mesh", "objective", objective, MeshObjective, say)
@@ -91,7 +90,7 @@ class Mesh(OptimalTransport):
         self.lr = lr
         self.n_steps = n_steps
         self.noise = noise
-        self.potentials: PotentialsMode = potentials
+        self.potentials: PotentialsMode = checks.check_gradient("Mesh", grad, potentials)
         self.grad: MeshGrad = grad
         self.objective = objective
 
