@@ -33,7 +33,7 @@ def eager_mesh(
         >>> from slotmesh import mesh
         >>> from benchmarks.baselines import eager_mesh
         >>> cost, noise = torch.randn(2, 3, 3, 8, dtype=torch.float64)
-        >>> torch.allclose(eager_mesh(cost, noise), mesh(cost, noise=noise).plan)
+        >>> torch.allclose(eager_mesh(cost, noise), mesh(cost, lr=5.0, noise=noise).plan)
         True
     """
     changed = cost + noise
@@ -53,7 +53,7 @@ def compiled_mesh() -> Callable[[Tensor, Tensor], Tensor]:
     """Return the pure-torch path of :func:`slotmesh.mesh` compiled: a plan from cost and noise."""
     # A new function each time: one function would share a cache that is full after a few shapes.
     return torch.compile(
-        lambda cost, noise: mesh(cost, noise=noise, backend="torch").plan,
+        lambda cost, noise: mesh(cost, lr=5.0, noise=noise, backend="torch").plan,
         fullgraph=True,
         dynamic=False,
     )

@@ -156,7 +156,7 @@ class MeshProblem(PlanProblem):
     def plans(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """Return ours, which draws its noise, and the baselines, which are given it."""
         plans: dict[str, Callable[[Tensor], Tensor]] = {
-            OURS: lambda cost: ops.mesh(cost, noise=NOISE, backend=self.backend).plan  # pyright: ignore
+            OURS: lambda cost: ops.mesh(cost, lr=5.0, noise=NOISE, backend=self.backend).plan  # pyright: ignore
         }
         if "eager" in self.case.baselines:
             plans["eager"] = lambda cost: eager_mesh(cost, self.noise)
@@ -167,7 +167,7 @@ class MeshProblem(PlanProblem):
 
     def truth(self, cost: Tensor) -> Tensor:
         """Return the plan of the pure-torch backend."""
-        return ops.mesh(cost, noise=self.noise.double(), backend="torch").plan
+        return ops.mesh(cost, lr=5.0, noise=self.noise.double(), backend="torch").plan
 
 
 class ExactProblem(OpProblem):

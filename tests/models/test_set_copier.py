@@ -109,7 +109,7 @@ def test_slots_can_be_longer_than_vectors() -> None:
     out = model(sets())
     assert out.slots.shape == (4, 3, 8)
     assert model.attention.to_value.weight.shape == (20, 8)
-    with pytest.raises(ValueError, match="slot_dim is 20 and dim is 8, expected the same without a h"):
+    with pytest.raises(ValueError, match="slot_dim is 20 and dim is 8, expected the same"):
         copier(slot_dim=20)
 
 

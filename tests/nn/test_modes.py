@@ -153,7 +153,7 @@ def test_a_bfloat16_module_is_close_to_float32(variant, build):
 
 def test_learned_objectives_in_bfloat16(build):
     module, inputs, slots = single(
-        build, Mesh(objective=LearnedObjective(hidden_dim=8), grad="unroll")
+        build, Mesh(objective=LearnedObjective(hidden_dim=8), grad="unroll", n_iters=5)
     )
     out = module.bfloat16()(inputs.bfloat16(), slots.bfloat16())
     out.slots.float().sum().backward()

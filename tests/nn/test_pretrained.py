@@ -92,11 +92,11 @@ def test_files_and_configuration(tmp_path):
         "init": {"kind": "LearnedGaussian"},
         "transport": {
             "kind": "Mesh",
-            "step": 0.05,
+            "step": 1.0,
             "lr": None,
             "n_steps": 4,
             "noise": 0.001,
-            "potentials": "detach",
+            "potentials": "reuse",
             "grad": "unroll",
             "objective": {
                 "kind": "SlotSimilarity",
@@ -106,7 +106,7 @@ def test_files_and_configuration(tmp_path):
             },
             "cost": "l2",
             "cost_scale": 1.0,
-            "n_iters": 5,
+            "n_iters": None,
             "temperature": 1.0,
             "marginals": "learned",
             "mass": None,

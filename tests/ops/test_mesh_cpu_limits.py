@@ -23,7 +23,7 @@ def test_hard_elements_alone_are_solved_in_the_log_domain(monkeypatch):
     cost[1, 2] += 100
     cost[3, 0] -= 1e5
     noise = 0.1 * randn(5, 4, 9, seed=1, dtype=F32)
-    easy = mesh(cost[::2], noise=noise[::2], backend="cpu")
+    easy = mesh(cost[::2], lr=5.0, noise=noise[::2], backend="cpu")
     solved = []
 
     def spy(task, *args):
@@ -32,9 +32,9 @@ def test_hard_elements_alone_are_solved_in_the_log_domain(monkeypatch):
 
     monkeypatch.setattr(cpu, "solve", spy)
     tracked = leaf(cost)
-    t = mesh(tracked, noise=noise, backend="cpu")
+    t = mesh(tracked, lr=5.0, noise=noise, backend="cpu")
     assert solved == [2]
-    expected = mesh(cost[1::2], noise=noise[1::2], backend="torch")
+    expected = mesh(cost[1::2], lr=5.0, noise=noise[1::2], backend="torch")
     for x, y, z in zip(t, easy, expected, strict=True):
         assert torch.equal(x[::2], y)
         assert torch.equal(x[1::2], z)
@@ -53,7 +53,7 @@ def test_padding_is_not_hard(monkeypatch, kind):
     }[kind]
     monkeypatch.setattr(cpu, "solve", None)
     tracked = leaf(cost)
-    t = mesh(tracked, noise=noise, backend="cpu", **options)
+    t = mesh(tracked, lr=5.0, noise=noise, backend="cpu", **options)
     assert t.plan.isfinite().all()
     assert gradients(t.plan, [tracked])[0].isfinite().all()
 
@@ -77,7 +77,7 @@ def test_nan_stays_with_its_element():
 
 def both_ways(cost, noise, **options):
     tracked = leaf(cost)
-    t = mesh(tracked, noise=noise, backend="cpu", **options)
+    t = mesh(tracked, lr=5.0, noise=noise, backend="cpu", **options)
     return t.plan, t.u, t.v, t.cost, *gradients(t.plan, [tracked])
 
 

@@ -166,10 +166,10 @@ def taken(monkeypatch):
 @pytest.mark.parametrize("dtype", [F32, torch.float16, torch.bfloat16])
 def test_chosen_on_the_cpu(taken, op, dtype):
     cost = float32_problem()[0].to(dtype)
-    assert op(cost).plan.dtype == dtype
-    assert op(cost, backend="cpu").plan.dtype == dtype
+    assert op(cost, n_iters=5).plan.dtype == dtype
+    assert op(cost, n_iters=5, backend="cpu").plan.dtype == dtype
     assert len(taken) == 2
-    op(cost, backend="torch")
+    op(cost, n_iters=5, backend="torch")
     assert len(taken) == 2
 
 
@@ -184,7 +184,7 @@ NOT_FOR_IT = [
 @pytest.mark.parametrize(("op", "options", "reason"), NOT_FOR_IT)
 def test_options_it_does_not_know(taken, op, options, reason):
     cost = float32_problem()[0]
-    assert op(cost, **options).plan.isfinite().all()
+    assert op(cost, n_iters=5, **options).plan.isfinite().all()
     with pytest.raises(ValueError, match=rf"^{op.__name__}: backend is 'cpu', .*: {reason}\. Use"):
         op(cost, backend="cpu", **options)
     assert not taken

@@ -28,8 +28,9 @@ OPS = {
     **{
         f"mesh {potentials} {grad}": partial(short_mesh, potentials=potentials, grad=grad, **length)
         for potentials, length in (("detach", {"lr": 1.0}), ("reuse", {"step": 0.2}), ("fresh", {}))
-        for grad in ("straight_through", "implicit", "unroll")
-        if (potentials, grad) != ("reuse", "implicit")
+        for grad in ("straight_through", "implicit", "unroll", "truncated")
+        if (potentials, grad) not in (("reuse", "implicit"), ("detach", "unroll"))
+        and (potentials == "detach" or grad != "truncated")
     },
 }
 WITH_GRADIENT = [name for name in OPS if name != "emd"]

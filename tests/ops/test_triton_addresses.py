@@ -26,7 +26,7 @@ from slotmesh.ops._fused import (
 from slotmesh.ops.assignment import assign_small
 from slotmesh.ops.emd.triton import emd_small
 from slotmesh.ops.logit import logit_backward, logit_op
-from slotmesh.ops.problem import Settings
+from slotmesh.ops.problem import SolverSettings
 
 F32 = torch.float32
 # Addresses of each argument; of a tensor of 2^44 bytes at most.
@@ -122,8 +122,8 @@ MANY = 2**26
 def test_transport_of_a_large_batch(walk: Walk) -> None:
     cost, a, b = meta(MANY, 2, 32), meta(MANY, 2), meta(MANY, 32)
     masses = (a, b, meta(MANY, 2).bool(), meta(MANY, 32).bool(), meta(MANY))
-    transport_op._init_fn(*Operands(cost, None, *masses, a), *Settings(n_iters=2))
-    settings = Settings(n_iters=2, mesh=True, n_steps=2, length=1.0, reuse=True, keep=True)
+    transport_op._init_fn(*Operands(cost, None, *masses, a), *SolverSettings(n_iters=2))
+    settings = SolverSettings(n_iters=2, mesh=True, n_steps=2, length=1.0, reuse=True, keep=True)
     found = Results(*transport_op._init_fn(*Operands(cost, cost, *masses, None), *settings))
     transport_backward._init_fn(
         *Operands(found.changed, None, *masses, None),

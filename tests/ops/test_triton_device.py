@@ -37,7 +37,7 @@ from slotmesh.ops._fused import (
 from slotmesh.ops.assignment import assign_small
 from slotmesh.ops.emd.triton import emd_small
 from slotmesh.ops.logit import logit_backward, logit_op
-from slotmesh.ops.problem import Settings
+from slotmesh.ops.problem import SolverSettings
 
 HERE = torch.device("cuda", 0)
 OPS = Path(slotmesh.ops.__file__).parent
@@ -99,9 +99,9 @@ def run_all(batch: int = 2, n: int = 40) -> None:
     """Every operator that launches a kernel, by what it does with real tensors."""
     cost, a, b = zeros(batch, 3, n), zeros(batch, 3), zeros(batch, n)
     slots, inputs = a.bool(), b.bool()
-    transport_op._init_fn(*Operands(cost, *[None] * 7), *Settings(n_iters=5))
+    transport_op._init_fn(*Operands(cost, *[None] * 7), *SolverSettings(n_iters=5))
     masses = (a, b, slots, inputs, zeros(batch))
-    settings = Settings(n_iters=5, mesh=True, n_steps=4, length=1.0, reuse=True, keep=True)
+    settings = SolverSettings(n_iters=5, mesh=True, n_steps=4, length=1.0, reuse=True, keep=True)
     found = Results(*transport_op._init_fn(*Operands(cost, cost, *masses, None), *settings))
     transport_backward._init_fn(
         *Operands(found.changed, None, *masses, None),

@@ -9,7 +9,7 @@ import torch
 
 from slotmesh.ops import EntropyObjective, mesh
 from slotmesh.ops._fused import Operands, transport_op
-from slotmesh.ops.problem import Settings
+from slotmesh.ops.problem import SolverSettings
 
 from ._kernels import blocks_of, both, same_captured
 from ._reference import close, masses, randn
@@ -201,7 +201,7 @@ def test_batch_elements_do_not_see_each_other(device):
 def test_operator_is_well_formed(device, keep, implicit):
     args = {k: x.to(device) for k, x in leaves(1, 3, 9, seed=12).items()}
     cost, noise, a, b, tau = (x.requires_grad_() for x in args.values())
-    settings = Settings(
+    settings = SolverSettings(
         n_iters=2, implicit=implicit, mesh=True, n_steps=1, length=0.5, reuse=keep, keep=keep
     )
     operands = Operands(cost, noise, a, b, None, None, tau, None)

@@ -5,7 +5,7 @@ import torch
 
 from slotmesh.ops import _fused, sinkhorn
 from slotmesh.ops._fused import Operands, transport_op
-from slotmesh.ops.problem import Settings
+from slotmesh.ops.problem import SolverSettings
 
 from ._kernels import blocks_of, both
 from ._reference import close, masses, randn
@@ -165,7 +165,7 @@ def test_operator_is_well_formed(device, implicit):
     cost, a, b, u, tau = (x.requires_grad_() for x in args.values())
     masks = torch.ones(1, 2, dtype=torch.bool, device=device), None
     operands = Operands(cost, None, a, b, *masks, tau, u)
-    torch.library.opcheck(transport_op, (*operands, *Settings(n_iters=2, implicit=implicit)))
+    torch.library.opcheck(transport_op, (*operands, *SolverSettings(n_iters=2, implicit=implicit)))
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def gaussian(like: Tensor, source: "torch.Generator | Drawing | Drawn | None") -> Tensor:
+def gaussian(like: Tensor, source: "torch.Generator | Drawing | Drawn | Seeded | None") -> Tensor:
     """Draw standard normal numbers of the shape, dtype and device of ``like``.
 
     Args:
@@ -23,7 +23,7 @@ def gaussian(like: Tensor, source: "torch.Generator | Drawing | Drawn | None") -
     """
     if source is None:
         return torch.randn_like(like)
-    if isinstance(source, (Drawn, Drawing)):
+    if isinstance(source, (Drawn, Drawing, Seeded)):
         return source.take(like)
     shared = isinstance(source, SharedGenerator)
     shape = (source.total, *like.shape[1:]) if shared else like.shape
@@ -72,6 +72,50 @@ class Drawing:
     def _draw(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         source = self.generator
         return torch.randn(shape, dtype=dtype, device=source.device, generator=source)
+
+
+class Seeded:
+    """Draws numbers that are a function of the seed alone, also inside compiled code.
+
+    Args:
+        seed: An integer, or a tensor ``()`` of an integer dtype, with which compiled code is not
+            compiled again for every seed.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn.noise import Seeded, gaussian
+        >>> x = torch.empty(2, 3)
+        >>> torch.equal(gaussian(x, Seeded(5)), gaussian(x, Seeded(torch.tensor(5))))
+        True
+    """
+
+    def __init__(self, seed: int | Tensor) -> None:
+        self.seed = seed
+        self.taken = 0
+
+    def take(self, like: Tensor) -> Tensor:
+        """The next numbers, of the shape, dtype and device of ``like``."""
+        self.taken += 1
+        seed = torch.as_tensor(self.seed, dtype=torch.int64, device=like.device)
+        stream = _mixed(_mixed(seed) + self.taken)
+        count = math.prod(like.shape)
+        bits = _mixed(stream + torch.arange(count, device=like.device))
+        # Two numbers of 24 bits, which float32 holds exactly, for Box and Muller's method.
+        first, second = ((bits >> 40) & _BITS) + 1, (bits >> 8) & _BITS
+        radius = (-2.0 * (first.to(torch.float32) / (_BITS + 1)).log()).sqrt()
+        angle = second.to(torch.float32) * (2.0 * math.pi / (_BITS + 1))
+        return (radius * angle.cos()).to(like.dtype).reshape(like.shape)
+
+
+_BITS = 2**24 - 1
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """Scramble 64-bit integers: the finaliser of SplitMix64, in signed arithmetic."""
+    x = x * -7046029254386353131
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * -4658895280553007687
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * -7723592293110705685
+    return x ^ ((x >> 31) & (2**33 - 1))
 
 
 class SharedGenerator(torch.Generator):

@@ -71,7 +71,13 @@ class Part(nn.Module):
         for name, value in settings.items():
             if isinstance(value, dict) and "kind" in value:
                 settings[name] = Part.from_config(value)  # pyright: ignore
-        return Part.kinds[kind](**settings)
+        made = Part.kinds[kind]
+        return made(**made.upgraded(settings))
+
+    @classmethod
+    def upgraded(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings of a saved part as the constructor takes them now; override for renamed ones."""
+        return settings
 
     def extra_repr(self) -> str:
         """Settings that are not modules themselves."""

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from slotmesh.nn.initializers import LearnedGaussian, SlotInitializer
+from slotmesh.nn.noise import Drawn, Seeded
 from slotmesh.nn.part import Part
 from slotmesh.nn.pretrained import Pretrained
 from slotmesh.nn.transports import Mesh, SlotTransport, TransportContext
 from slotmesh.ops import Transport, checks
-from slotmesh.ops.checks import broadcasts_to
+from slotmesh.ops.problem import compute_dtype
 
 
 class SlotAttentionOutput(NamedTuple):
@@ -138,6 +139,7 @@ class SlotAttention(
         input_mask: Tensor | None = None,
         slot_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
+        noise: Tensor | int | None = None,
         trace: bool = False,
     ) -> SlotAttentionOutput:
         """Bind inputs to slots.
@@ -150,17 +152,33 @@ class SlotAttention(
             input_mask: ``(..., n)``, True where an input is real.
             slot_mask: ``(..., m)``, True where a slot is real; the others are returned unchanged.
             generator: Source of the slots' randomness and of MESH's noise.
+            noise: Reproducible randomness that also works under ``torch.compile(fullgraph=True)``,
+                where a generator cannot be used. A seed, an int or a tensor ``()`` of an integer
+                dtype, replaces the generator. Floating-point numbers ``(..., m, n)``, drawn with
+                ``torch.randn``, replace MESH's noise alone, in units of its standard deviation.
             trace: Also return the attention of every iteration.
 
         Returns:
             A :class:`SlotAttentionOutput`.
         """
-        start, m = self._start(inputs, slots, n_slots, input_mask, slot_mask, generator)
+        source, noise = self._randomness(generator, noise)
+        start, m = self._start(inputs, slots, n_slots, input_mask, slot_mask, source)
         x = self.norm_inputs(inputs)
         keys, values = self.to_key(x), self.to_value(inputs if self.raw_values else x)
+        if noise is not None:
+            source = Drawn([self._checked_noise(noise, inputs, m)])
         context = self.transport.begin(
-            x, m, slot_mask=slot_mask, input_mask=input_mask, generator=generator
+            x,
+            m,
+            slot_mask=slot_mask,
+            input_mask=input_mask,
+            generator=source,  # pyright: ignore[reportArgumentType]
         )
+        if noise is not None and source.taken == 0:
+            raise ValueError(
+                f"SlotAttention: got a noise tensor, but this {type(self.transport).__name__} adds "
+                "no noise. Leave it out, or use Mesh with noise above 0."
+            )
         z = start
         attentions: list[Tensor] = []
         n_steps = self.n_iters + int(self.extra_step)
@@ -196,6 +214,42 @@ class SlotAttention(
             new = torch.where(context.slot_mask.unsqueeze(-1), new, slots)
         return new, attention, transport
 
+    def _randomness(
+        self, generator: torch.Generator | None, noise: Tensor | int | None
+    ) -> tuple[Any, Tensor | None]:
+        """The source of random numbers, and MESH's noise if it is given as a tensor."""
+        if isinstance(noise, Tensor) and noise.is_floating_point():
+            return generator, noise
+        if noise is None:
+            return generator, None
+        if isinstance(noise, Tensor):
+            good = noise.ndim == 0 and noise.dtype in (torch.int64, torch.int32)
+        else:
+            good = isinstance(noise, int) and not isinstance(noise, bool)  # pyright: ignore
+        if not good:
+            raise ValueError(
+                f"SlotAttention: noise is {noise!r}, expected a seed (an int, or a tensor () of an "
+                "integer dtype) or a floating-point tensor (..., m, n). Draw the latter with "
+                "torch.randn."
+            )
+        if generator is not None:
+            raise ValueError(
+                "SlotAttention: got both a seed as noise and a generator, expected one of them. "
+                "Leave one of them out."
+            )
+        return Seeded(noise), None
+
+    def _checked_noise(self, noise: Tensor, inputs: Tensor, m: int) -> Tensor:
+        """The noise ``(..., m, n)`` in the dtype of costs."""
+        shape = (*inputs.shape[:-2], m, inputs.shape[-2])
+        if not checks.broadcasts_to(noise.shape, shape) or noise.device != inputs.device:
+            raise ValueError(
+                f"SlotAttention: noise has shape {tuple(noise.shape)} on {noise.device}, expected "
+                f"one that broadcasts to {shape} on {inputs.device}. Draw it with "
+                "torch.randn(shape, device=inputs.device)."
+            )
+        return noise.to(compute_dtype(inputs)).expand(shape)
+
     def _start(
         self,
         inputs: Tensor,
@@ -203,7 +257,7 @@ class SlotAttention(
         n_slots: int | None,
         input_mask: Tensor | None,
         slot_mask: Tensor | None,
-        generator: torch.Generator | None,
+        generator: Any,
     ) -> tuple[Tensor, int]:
         """Check the arguments; the first slots ``(..., m, slot_dim)`` and their number."""
         name, input_dim = "SlotAttention", self.to_key.in_features
@@ -262,7 +316,7 @@ def _check_mask(name: str, mask: Tensor, elements: Tensor, *, of: str) -> None:
     """Check that a mask fits elements ``(..., k, d)`` and leaves some in each batch element."""
     shape = tuple(elements.shape[:-1])
     checks.check_vector("SlotAttention", name, mask, shape[-1], elements, of=of, mask=True)
-    if not broadcasts_to(tuple(mask.shape), shape):
+    if not checks.broadcasts_to(tuple(mask.shape), shape):
         raise ValueError(
             f"SlotAttention: {name} has shape {tuple(mask.shape)}, expected {shape} to fit {of} "
             f"of shape {tuple(elements.shape)}. Give it their leading dimensions, or none."

@@ -19,7 +19,7 @@ from slotmesh.ops.objectives import EntropyObjective
 from slotmesh.ops.problem import (
     Given,
     Problem,
-    Settings,
+    SolverSettings,
     log_marginal,
     problem,
     scaled_temperature,
@@ -140,7 +140,7 @@ def quick_problem(given: Given) -> Problem:
     )
 
 
-def _flat_batch(task: Problem, cost: Tensor, settings: Settings, *, given: bool) -> Batch:
+def _flat_batch(task: Problem, cost: Tensor, settings: SolverSettings, *, given: bool) -> Batch:
     """A problem with another cost (*batch, m, n); ``given`` says if a caller passed marginals."""
     *batch, m, n = cost.shape
     a, b, slots = (flat_vector(x) for x in (task.a, task.b, task.slots))
@@ -157,7 +157,7 @@ def _flat_batch(task: Problem, cost: Tensor, settings: Settings, *, given: bool)
     return Batch(cost.contiguous(), a, b, slots, flat(task.tau), length, even)
 
 
-def _useful_length(task: Problem, settings: Settings, *, given: bool) -> float | Tensor:
+def _useful_length(task: Problem, settings: SolverSettings, *, given: bool) -> float | Tensor:
     """Norm of a step (*batch, 1, 1), 0 if one slot or one input leaves nothing to decide.
 
     The derivative is zero there, and a step would follow its rounding. A slot without mass counts:
@@ -193,7 +193,7 @@ def sound(a: Tensor, b: Tensor, slots: Tensor | None) -> Tensor:
 
 
 def cpu_transport(
-    task: Problem, cost: Tensor, u: Tensor | None, settings: Settings, *, given: bool
+    task: Problem, cost: Tensor, u: Tensor | None, settings: SolverSettings, *, given: bool
 ) -> tuple[Tensor, Potentials, Tensor]:
     """Plan, potentials and the cost that they belong to.
 
@@ -286,7 +286,7 @@ def _solve_again(
     batch: Batch,
     changed: Tensor | None,
     start: Tensor,
-    settings: Settings,
+    settings: SolverSettings,
     outputs: list[Tensor],
     rows: Tensor,
 ) -> None:

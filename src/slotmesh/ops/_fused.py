@@ -16,7 +16,7 @@ from slotmesh.ops._private import custom_op, transform, unpack_dual
 from slotmesh.ops.problem import (
     CONVERGED,
     Given,
-    Settings,
+    SolverSettings,
     check_problem,
     expanded_masks,
     full_precision,
@@ -42,7 +42,7 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def use_kernel(
-    given: Given, backend: str, settings: Settings, beyond: str | None, *more: object
+    given: Given, backend: str, settings: SolverSettings, beyond: str | None, *more: object
 ) -> bool:
     """Whether the kernel runs; a ValueError if it was asked for by name and cannot.
 
@@ -214,8 +214,8 @@ def _split(args: tuple[Any, ...], *parts: Any) -> list[Any]:
     return found
 
 
-@_flat_op("slotmesh::transport", Results, Operands, Settings)
-def transport_op(operands: Operands, settings: Settings) -> Results:
+@_flat_op("slotmesh::transport", Results, Operands, SolverSettings)
+def transport_op(operands: Operands, settings: SolverSettings) -> Results:
     """Sinkhorn, or MESH."""
     from slotmesh.ops._triton import launch
 
@@ -226,10 +226,10 @@ def transport_op(operands: Operands, settings: Settings) -> Results:
 
 @transport_op.register_fake
 def _(*args: Any) -> Results:
-    return _results(*_split(args, Operands, Settings))
+    return _results(*_split(args, Operands, SolverSettings))
 
 
-def _results(operands: Operands, settings: Settings) -> Results:
+def _results(operands: Operands, settings: SolverSettings) -> Results:
     cost, mesh = operands.cost, settings.mesh
     batch, m, n = cost.shape
     kept = settings.n_steps if settings.keep else 0
@@ -248,9 +248,11 @@ def _results(operands: Operands, settings: Settings) -> Results:
     )
 
 
-@_flat_op("slotmesh::transport_backward", Gradients, Operands, Past, Incoming, Settings, Wanted)
+@_flat_op(
+    "slotmesh::transport_backward", Gradients, Operands, Past, Incoming, SolverSettings, Wanted
+)
 def transport_backward(
-    operands: Operands, past: Past, incoming: Incoming, settings: Settings, wanted: Wanted
+    operands: Operands, past: Past, incoming: Incoming, settings: SolverSettings, wanted: Wanted
 ) -> Gradients:
     """Gradients through the iterations; ``operands.cost`` is the cost that the plan belongs to."""
     from slotmesh.ops._triton import launch
@@ -263,7 +265,7 @@ def transport_backward(
 
 @transport_backward.register_fake
 def _(*args: Any) -> Gradients:
-    operands, past, _, _, wanted = _split(args, Operands, Past, Incoming, Settings, Wanted)
+    operands, past, _, _, wanted = _split(args, Operands, Past, Incoming, SolverSettings, Wanted)
     grads = _gradients(operands, past, wanted)
     return grads._replace(cost=grads.cost.to(wanted.dtype))
 
@@ -318,7 +320,7 @@ def _adjoint(plan: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    operands, settings = _split(inputs, Operands, Settings)
+    operands, settings = _split(inputs, Operands, SolverSettings)
     results = Results(*output)
     ctx.set_materialize_grads(False)
     ctx.settings, ctx.dtype = settings, operands.cost.dtype
@@ -366,7 +368,7 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def _implicit(
-    operands: Operands, plan: Tensor, incoming: Incoming, settings: Settings
+    operands: Operands, plan: Tensor, incoming: Incoming, settings: SolverSettings
 ) -> tuple[Tensor | None, ...]:
     """Gradients as of a converged plan; None where nothing arrives."""
     grads: tuple[Tensor | None, ...] = (None,) * 5
@@ -394,7 +396,7 @@ transport_op.register_autograd(_backward, setup_context=_setup)
 
 
 def fused_transport(
-    given: Given, settings: Settings, noise: Tensor | None = None, init: Tensor | None = None
+    given: Given, settings: SolverSettings, noise: Tensor | None = None, init: Tensor | None = None
 ) -> Transport:
     """``sinkhorn`` or ``mesh`` by the kernel.
 
@@ -425,8 +427,8 @@ def fused_transport(
 
 
 def _flatten(
-    given: Given, settings: Settings, noise: Tensor | None, init: Tensor | None
-) -> tuple[tuple[int, ...], Operands, Settings]:
+    given: Given, settings: SolverSettings, noise: Tensor | None, init: Tensor | None
+) -> tuple[tuple[int, ...], Operands, SolverSettings]:
     """Check the arguments as :func:`problem` does, and give them one batch dimension."""
     if checks.can_read_values(*given.tensors()):
         problem(given)  # for its errors

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops.objectives import Objective
-from slotmesh.ops.problem import Problem, Settings
+from slotmesh.ops.problem import Problem, SolverSettings
 
 # A shorter gradient is not scaled up to length 1, only divided by this: the plan is one-hot.
 SHORTEST = 1e-12
@@ -175,7 +175,11 @@ def objective_gradient(
 
 
 def descend(
-    task: Problem, cost: Tensor, settings: Settings, length: float | Tensor, objective: Objective
+    task: Problem,
+    cost: Tensor,
+    settings: SolverSettings,
+    length: float | Tensor,
+    objective: Objective,
 ) -> tuple[Tensor, Tensor | None]:
     """Take steps of the given length down the objective, from ``cost`` (*batch, m, n).
 
@@ -206,7 +210,7 @@ def descend(
     return cost, u
 
 
-def step_length(task: Problem, settings: Settings) -> float | Tensor:
+def step_length(task: Problem, settings: SolverSettings) -> float | Tensor:
     """Frobenius norm of a step: a float, or (*batch, 1, 1) if it depends on masks."""
     m, n = task.cost.shape[-2:]
     if not settings.per_entry:

@@ -62,16 +62,44 @@ def check_choice(op: str, name: str, value: object, choices: tuple[object, ...])
         )
 
 
-def check_gradient(op: str, grad: object, potentials: object) -> None:
-    """Check how MESH is differentiated, and that the potentials allow it."""
-    check_choice(op, "grad", grad, ("straight_through", "implicit", "unroll"))
+def check_gradient(op: str, grad: object, potentials: object) -> Any:
+    """Check how MESH is differentiated; returns the potentials, by default those that suit it."""
+    check_choice(op, "grad", grad, ("straight_through", "implicit", "unroll", "truncated"))
+    if potentials is None:
+        return "reuse" if grad == "unroll" else "detach"
     check_choice(op, "potentials", potentials, ("detach", "reuse", "fresh"))
+    if grad == "unroll" and potentials == "detach":
+        raise ValueError(
+            f"{op}: potentials is 'detach' with grad='unroll', which would not be the exact "
+            "gradient. Leave potentials out or pass 'reuse' or 'fresh'; grad='truncated' is the "
+            "gradient that ignores how potentials depend on the cost."
+        )
+    if grad == "truncated" and potentials != "detach":
+        raise ValueError(
+            f"{op}: potentials is {potentials!r}, expected 'detach' with grad='truncated', which "
+            "ignores how potentials depend on the cost. Pass grad='unroll' for the exact gradient."
+        )
     if grad == "implicit" and potentials == "reuse":
         raise ValueError(
             f"{op}: potentials is 'reuse', expected 'detach' or 'fresh' with grad='implicit', "
             "which goes through no potentials. Pass grad='straight_through' for the gradient of "
             "the authors' code."
         )
+    return potentials
+
+
+def step_or_lr(
+    op: str, step: object, lr: object, default: float | None
+) -> tuple[float | None, float | None]:
+    """Check the two ways to give the size of a step; the default step if neither is given."""
+    if step is not None and lr is not None:
+        raise ValueError(
+            f"{op}: got both step={step} and lr={lr}. Pass either step or lr, not both; lr is the "
+            "paper's lambda, step does not depend on the size of the matrix."
+        )
+    if lr is not None:
+        return None, as_real(op, "lr", lr)
+    return as_real(op, "step", default if step is None else step), None
 
 
 def check_instance(op: str, name: str, value: object, kind: type, say: str) -> None:

@@ -15,7 +15,7 @@ from slotmesh.ops.problem import (
     CONVERGED,
     Given,
     Problem,
-    Settings,
+    SolverSettings,
     check_problem,
     compute_dtype,
     full_precision,
@@ -23,10 +23,17 @@ from slotmesh.ops.problem import (
     problem,
     real_entries,
 )
+from slotmesh.ops.sinkhorn import sinkhorn
 from slotmesh.ops.transport import Transport
 
-MeshGrad = Literal["straight_through", "implicit", "unroll"]
+MeshGrad = Literal["straight_through", "implicit", "unroll", "truncated"]
 PotentialsMode = Literal["detach", "reuse", "fresh"]
+
+# With which exact ties break at every size from 2 x 2 to 256 x 256 and 6 x 4,096.
+DEFAULT_STEP = 1.0
+# Sinkhorn iterations, and those of the last plan of nearly square problems, where steps of this
+# size leave sums further from the masses than where each slot has many inputs.
+N_ITERS, N_LAST = 5, 100
 
 
 def mesh(
@@ -34,16 +41,16 @@ def mesh(
     a: Tensor | None = None,
     b: Tensor | None = None,
     *,
-    lr: float = 5.0,
+    lr: float | None = None,
     step: float | None = None,
     n_steps: int = 4,
-    n_iters: int = 5,
+    n_iters: int | None = None,
     temperature: float | Tensor = 1.0,
     noise: float | Tensor = 1e-3,
     generator: torch.Generator | None = None,
     slot_mask: Tensor | None = None,
     input_mask: Tensor | None = None,
-    potentials: PotentialsMode = "detach",
+    potentials: PotentialsMode | None = None,
     objective: Objective | None = None,
     grad: MeshGrad = "straight_through",
     backend: Backend = "auto",
@@ -59,11 +66,14 @@ def mesh(
         a: Mass of each slot ``(..., m)``. Default: as for :func:`slotmesh.sinkhorn`.
         b: Mass of each input ``(..., n)``. Default: as for :func:`slotmesh.sinkhorn`.
         lr: The paper's lambda: the Frobenius norm of the change that one step makes to the whole
-            matrix. The same value changes each entry of a larger matrix less.
-        step: Used instead of ``lr`` where given: the root-mean-square change of one (real) entry
-            in one step, which does not depend on the size of the matrix. 0.05 is a good start.
+            matrix. The same value changes each entry of a larger matrix less, so that ties of large
+            matrices need a larger one. Pass either this or ``step``.
+        step: Root-mean-square change of one (real) entry in one step, which does not depend on the
+            size of the matrix. Default: 1, with which exact ties break at every size.
         n_steps: Number of descent steps on the cost.
-        n_iters: Sinkhorn iterations in each step, and for the plan at the end.
+        n_iters: Sinkhorn iterations in each step, and for the plan at the end. Default: 5; and with
+            ``step``, for the plan at the end 100 if the matrix is nearly square (at most 4 inputs
+            per slot, or 16 from 32 slots on, or the reverse), so that both marginals hold there.
         temperature: Of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
         noise: Standard deviation of the Gaussian noise that breaks ties, or the noise itself as a
             tensor that broadcasts to the cost's shape. It has an effect if it exceeds the rounding
@@ -74,8 +84,9 @@ def mesh(
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
         potentials: Each step starts its Sinkhorn from the potentials of the step before.
-            ``"detach"`` passes on their values only, ``"reuse"`` their graph as well (as the
-            authors' code does: more memory), ``"fresh"`` starts each Sinkhorn from zero.
+            ``"detach"`` (the default, except for ``"unroll"``) passes on their values only;
+            ``"reuse"`` (the default for ``"unroll"``) their graph as well, as the authors' code
+            does, which takes more memory; ``"fresh"`` starts each Sinkhorn from zero.
         objective: What to minimise instead of the entropy: an object with a method
             ``derivative(plan)``, such as :class:`slotmesh.ops.SimilarityObjective` or
             :class:`slotmesh.nn.LearnedObjective`.
@@ -85,17 +96,18 @@ def mesh(
             ``"implicit"`` does the same but treats the last plan as converged, so that row and
             column shifts of the cost get zero gradient; only the plan and ``cost`` carry one, and
             there is no graph to ``"reuse"``;
-            ``"unroll"`` differentiates the descent too, and with it what the objective holds. It
-            is the exact gradient for ``"reuse"`` and ``"fresh"`` potentials. Close to a tie it is
-            very large, and larger with every step; at an exact tie of all slots without noise,
-            where no direction leads down, no step is taken.
+            ``"unroll"`` is the exact gradient: it differentiates the descent too, and with it what
+            the objective holds. Close to a tie it is very large, and larger with every step; at an
+            exact tie of all slots without noise, where no direction leads down, no step is taken;
+            ``"truncated"`` differentiates the descent, but not the potentials that steps pass on:
+            less memory than ``"unroll"``, and not exact.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
-            less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"``, first
-            derivatives only); ``"cpu"``, C code, several times as fast as torch on a CPU (float32
-            or less, no ``objective``, not ``"unroll"`` or ``"reuse"``, not inside ``torch.compile``
-            or ``torch.func``; :func:`slotmesh.ops.backends` says whether it is available);
-            ``"torch"``, which supports everything everywhere; or ``"auto"``, the fastest that
-            supports the call.
+            less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"`` or
+            ``"truncated"``, first derivatives only); ``"cpu"``, C code, several times as fast as
+            torch on a CPU (the same limits at any size, and not ``"reuse"``, not inside
+            ``torch.compile`` or ``torch.func``; :func:`slotmesh.ops.backends` says whether it is
+            available); ``"torch"``, which supports everything everywhere; or ``"auto"``, the
+            fastest that supports the call.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the adjusted cost.
@@ -115,42 +127,61 @@ def mesh(
         >>> plan.round().sum(0), plan.round().sum(1)  # one input each
         (tensor([1., 1.]), tensor([1., 1.]))
     """
-    checks.check_gradient("mesh", grad, potentials)
+    potentials = checks.check_gradient("mesh", grad, potentials)
     checks.check_choice("mesh", "backend", backend, BACKENDS)
     if objective is not None:
         checks.check_instance(
             "mesh", "objective", objective, Objective, "an object with a method derivative(plan)"
         )
     checks.check_matrix("mesh", "cost", cost)
-    length = checks.as_real("mesh", "lr", lr)
-    if step is not None:
-        length = checks.as_real("mesh", "step", step)
-    settings = Settings(
-        n_iters=checks.as_count("mesh", "n_iters", n_iters, 1),
+    step, lr = checks.step_or_lr("mesh", step, lr, DEFAULT_STEP)
+    settings = SolverSettings(
+        n_iters=N_ITERS if n_iters is None else checks.as_count("mesh", "n_iters", n_iters, 1),
         implicit=grad == "implicit",
         mesh=True,
         n_steps=checks.as_count("mesh", "n_steps", n_steps, 0),
-        length=length,
+        length=(step if lr is None else lr) or 0.0,
         per_entry=step is not None,
-        unroll=grad == "unroll",
+        unroll=grad in ("unroll", "truncated"),
         fresh=potentials == "fresh",
         reuse=potentials == "reuse",
     )
     given = Given("mesh", cost, a, b, slot_mask, input_mask, temperature)
-    beyond = "grad is 'unroll'" if settings.unroll else None
+    beyond = f"grad is '{grad}'" if settings.unroll else None
     beyond = beyond if objective is None else "objective is given"
     drawn, sigma = _draw(given, noise, generator)
     settings = settings._replace(sigma=sigma)
     if use_kernel(given, backend, settings, beyond, noise):
-        return fused_transport(given, settings, noise=drawn)
+        t = fused_transport(given, settings, noise=drawn)
+    else:
+        t = _elsewhere(given, backend, settings, beyond, drawn, objective)
+    if n_iters is None and lr is None and _nearly_square(*cost.shape[-2:]):
+        t = _converge(given, t, settings, backend)
+    return t
+
+
+def _nearly_square(m: int, n: int) -> bool:
+    few, many = min(m, n), max(m, n)
+    return 1 < many <= (16 if few >= 32 else 4) * few
+
+
+def _elsewhere(
+    given: Given,
+    backend: Backend,
+    settings: SolverSettings,
+    beyond: str | None,
+    noise: Tensor | None,
+    objective: Objective | None,
+) -> Transport:
+    """MESH in C or in torch."""
     if settings.reuse:
         beyond = beyond or "potentials is 'reuse'"
     in_c = use_c(given, backend, beyond, noise)
     task = quick_problem(given) if in_c else problem(given)
-    with full_precision(cost):
-        first = _with_noise(task, drawn, sigma)
+    with full_precision(given.cost):
+        first = _with_noise(task, noise, settings.sigma)
         if in_c:
-            has_marginals = a is not None or b is not None
+            has_marginals = given.a is not None or given.b is not None
             plan, last, changed = cpu_transport(task, first, None, settings, given=has_marginals)
         else:
             minimised = EntropyObjective() if objective is None else objective
@@ -159,13 +190,33 @@ def mesh(
             plan, last = solver(task, changed, u, settings.n_iters)
         error = marginal_error(plan, task.a, task.b)
     return Transport(
-        plan=plan.to(cost.dtype),
+        plan=plan.to(given.cost.dtype),
         u=last.u,
         v=last.v,
         cost=changed,
         marginal_error=error,
         n_iters=last.n_iters,
         converged=error <= CONVERGED,
+    )
+
+
+def _converge(given: Given, t: Transport, settings: SolverSettings, backend: Backend) -> Transport:
+    """Continue the last Sinkhorn until both marginals hold."""
+    _, _, a, b, slot_mask, input_mask, temperature = given
+    longer = sinkhorn(
+        t.cost,
+        a,
+        b,
+        n_iters=N_LAST - settings.n_iters,
+        temperature=temperature,
+        init=(t.u, t.v),
+        slot_mask=slot_mask,
+        input_mask=input_mask,
+        grad="implicit" if settings.implicit else "unroll",
+        backend=backend,
+    )
+    return longer._replace(
+        plan=longer.plan.to(given.cost.dtype), n_iters=longer.n_iters + settings.n_iters
     )
 
 

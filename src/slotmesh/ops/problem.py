@@ -31,7 +31,7 @@ class Given(NamedTuple):
         return [x for x in self if isinstance(x, Tensor)]
 
 
-class Settings(NamedTuple):
+class SolverSettings(NamedTuple):
     """How ``sinkhorn`` or ``mesh`` computes, from the front door to torch, C or the kernel.
 
     Plain values only, so that an operator of torch can take them as its arguments.

@@ -12,7 +12,7 @@ from slotmesh.ops._naive import solve
 from slotmesh.ops.problem import (
     CONVERGED,
     Given,
-    Settings,
+    SolverSettings,
     check_problem,
     full_precision,
     marginal_error,
@@ -94,7 +94,7 @@ def sinkhorn(
     checks.check_choice("sinkhorn", "grad", grad, ("unroll", "implicit"))
     checks.check_choice("sinkhorn", "backend", backend, BACKENDS)
     checks.check_matrix("sinkhorn", "cost", cost)
-    settings = Settings(
+    settings = SolverSettings(
         n_iters=checks.as_count("sinkhorn", "n_iters", n_iters, 1),
         tol=None if tol is None else checks.as_real("sinkhorn", "tol", tol),
         implicit=grad == "implicit",

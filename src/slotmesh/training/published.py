@@ -139,7 +139,8 @@ def _kind(settings: Settings) -> tuple[Any, ...]:
 
     mine: Any = settings
     usual: Any = preset(settings.task, settings.variant, settings.preset)
-    lr, usual_lr = (getattr(s.transport, "lr", 0.0) for s in (mine, usual))
+    # Without one a run has a step instead, and no row of the paper has that.
+    lr, usual_lr = (getattr(s.transport, "lr", 0.0) or 0.0 for s in (mine, usual))
     init = mine.model.init
     if not mine.model.implicit and init == "fixed-gaussian":
         # Learned or not, a Gaussian is no row of its own.
@@ -154,6 +155,7 @@ def _kind(settings: Settings) -> tuple[Any, ...]:
         getattr(mine.transport, "objective", None),
         getattr(mine.transport, "combine", "sum"),
         getattr(mine.transport, "approximate", None),
+        getattr(mine.transport, "step", None),
         # No row of the paper has what goes beyond it.
         *(getattr(mine.model, name, False) for name in ("raw_values", "rescale", "head")),
         getattr(mine, "relative_loss", False),

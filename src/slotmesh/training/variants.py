@@ -87,8 +87,10 @@ class EMDSettings(SinkhornSettings):
 class MeshSettings(SinkhornSettings):
     """SA-MESH: costs adjusted until their Sinkhorn plan has low entropy."""
 
-    lr: float = 5.0
-    """The paper's lambda: length of a MESH step over the whole matrix."""
+    lr: float | None = 5.0
+    """The paper's lambda: length of a MESH step over the whole matrix. None to set step instead."""
+    step: float | None = None
+    """Root-mean-square change of a cost in one MESH step, at any size; 1 breaks exact ties."""
     n_steps: int = 4
     """MESH steps."""
     noise: float = 1e-3
@@ -104,8 +106,14 @@ class MeshSettings(SinkhornSettings):
     def build(self) -> SlotTransport:
         """The transport with these settings."""
         options: dict[str, Any] = vars(self) | {"objective": None}
+        if self.lr is not None and self.step is not None:
+            raise ValueError(
+                f"got both --transport.lr {self.lr} and --transport.step {self.step}. Pass either "
+                "lr or step, not both: --transport.lr None turns lr off."
+            )
         if self.objective == "learned":
-            options |= {"objective": LearnedObjective(), "grad": "unroll"}
+            grad = "truncated" if self.potentials == "detach" else "unroll"
+            options |= {"objective": LearnedObjective(), "grad": grad}
         return Mesh(**options)
 
 

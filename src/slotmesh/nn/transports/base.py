@@ -9,6 +9,7 @@ from slotmesh.nn.marginals import MarginalHead
 from slotmesh.nn.part import Part
 from slotmesh.ops import Transport, checks, sinkhorn
 from slotmesh.ops.cost import COST_KINDS, CostKind, exact_cost
+from slotmesh.ops.mesh import N_ITERS
 
 MarginalKind = Literal["learned", "uniform"]
 
@@ -78,7 +79,7 @@ class OptimalTransport(SlotTransport):
         *,
         cost: CostKind,
         cost_scale: float,
-        n_iters: int,
+        n_iters: int | None,
         temperature: float,
         marginals: MarginalKind,
         mass: float | None,
@@ -87,7 +88,8 @@ class OptimalTransport(SlotTransport):
         name = type(self).__name__
         checks.check_choice(name, "cost", cost, COST_KINDS)
         cost_scale = checks.as_real(name, "cost_scale", cost_scale, positive=True)
-        n_iters = checks.as_count(name, "n_iters", n_iters, 1)
+        if n_iters is not None:
+            n_iters = checks.as_count(name, "n_iters", n_iters, 1)
         temperature = checks.as_real(name, "temperature", temperature, positive=True)
         checks.check_choice(name, "marginals", marginals, ("learned", "uniform"))
         if mass is not None:
@@ -141,7 +143,8 @@ class OptimalTransport(SlotTransport):
         self, cost: Tensor, a: Tensor | None, context: TransportContext, **options: Any
     ) -> Transport:
         """Call :func:`slotmesh.sinkhorn` with the settings of this transport, or ``options``."""
-        options = {"n_iters": self.n_iters, "temperature": self.temperature} | options
+        n_iters = N_ITERS if self.n_iters is None else self.n_iters
+        options = {"n_iters": n_iters, "temperature": self.temperature} | options
         return sinkhorn(
             cost,
             a,

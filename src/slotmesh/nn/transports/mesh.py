@@ -1,5 +1,7 @@
 """SA-MESH: slot attention by Sinkhorn on costs adjusted for low entropy."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from slotmesh.nn.noise import gaussian
 from slotmesh.nn.objectives import MeshObjective
 from slotmesh.nn.transports.base import MarginalKind, OptimalTransport, TransportContext
 from slotmesh.ops import CostKind, Transport, checks, mesh
-from slotmesh.ops.mesh import MeshGrad, PotentialsMode
+from slotmesh.ops.mesh import DEFAULT_STEP, MeshGrad, PotentialsMode
 from slotmesh.ops.problem import compute_dtype
 
 
@@ -15,28 +17,31 @@ class Mesh(OptimalTransport):
     """SA-MESH: breaks ties, fast, differentiable. The paper's method, and the default.
 
     Args:
-        step: Root-mean-square change of a cost in one MESH step, whatever the size of the matrix.
-            Default 0.05 where ``lr`` is not given either.
+        step: Root-mean-square change of a cost in one MESH step, as for :func:`slotmesh.mesh`;
+            default 1, unless ``lr`` is given.
         lr: The paper's lambda, instead of ``step``: the norm of the change of the whole matrix.
         n_steps: MESH steps.
         noise: Standard deviation of the noise that breaks ties, drawn once per forward pass. 0 adds
             none, but does not keep equal slots equal: their costs may differ by the rounding of a
             matrix product, which is then amplified, differently on each processor.
         potentials: See :func:`slotmesh.mesh`, like ``grad``.
-        grad: ``"straight_through"`` (the paper's), ``"implicit"`` (steadier where gradients go
-            through several iterations of slot attention) or ``"unroll"``.
+        grad: ``"straight_through"`` (the paper's), ``"implicit"`` (more stable if gradients go
+            through several iterations of slot attention), ``"unroll"`` or ``"truncated"``.
         objective: What to minimise instead of the entropy:
             :class:`~slotmesh.nn.LearnedObjective` or :class:`~slotmesh.nn.SlotSimilarity`. They
-            learn only with ``grad="unroll"``.
+            learn only with ``grad="unroll"`` or ``"truncated"``.
         cost: As for :class:`Sinkhorn`, like the rest.
         cost_scale: Factor of the cost.
-        n_iters: Sinkhorn iterations in each MESH step, and for the plan at the end.
+        n_iters: Sinkhorn iterations in each MESH step, and for the plan at the end; the default as
+            for :func:`slotmesh.mesh`.
         temperature: Of every Sinkhorn.
         marginals: ``"learned"`` or ``"uniform"``.
         mass: Total mass; default one unit per slot.
 
     Example:
-        >>> import torch
+        >>> from typing import Any
+
+    import torch
         >>> from slotmesh import SlotAttention
         >>> from slotmesh.nn import Mesh, SharedSlot
         >>> attention = SlotAttention(64, 64, 4, transport=Mesh(), init=SharedSlot())
@@ -52,12 +57,12 @@ class Mesh(OptimalTransport):
         lr: float | None = None,
         n_steps: int = 4,
         noise: float = 1e-3,
-        potentials: PotentialsMode = "detach",
+        potentials: PotentialsMode | None = None,
         grad: MeshGrad = "straight_through",
         objective: MeshObjective | None = None,
         cost: CostKind = "l2",
         cost_scale: float = 1.0,
-        n_iters: int = 5,
+        n_iters: int | None = None,
         temperature: float = 1.0,
         marginals: MarginalKind = "learned",
         mass: float | None = None,
@@ -70,22 +75,13 @@ class Mesh(OptimalTransport):
             marginals=marginals,
             mass=mass,
         )
-        if step is not None and lr is not None:
-            raise ValueError(
-                f"Mesh: got both step={step} and lr={lr}. Pass either step or lr, not both; lr is "
-                "the paper's."
-            )
-        if step is None and lr is None:
-            step = 0.05
-        step = None if step is None else checks.as_real("Mesh", "step", step)
-        lr = None if lr is None else checks.as_real("Mesh", "lr", lr)
+        step, lr = checks.step_or_lr("Mesh", step, lr, DEFAULT_STEP)
         noise = checks.as_real("Mesh", "noise", noise)
         n_steps = checks.as_count("Mesh", "n_steps", n_steps, 0)
-        checks.check_gradient("Mesh", grad, potentials)
         if objective is not None:
             say = "LearnedObjective(), SlotSimilarity() or another MeshObjective"
             checks.check_instance("Mesh", "objective", objective, MeshObjective, say)
-        if objective is not None and objective.trainable and grad != "unroll":
+        if objective is not None and objective.trainable and grad not in ("unroll", "truncated"):
             raise ValueError(
                 f"Mesh: a {type(objective).__name__} gets no gradient with "
                 f"grad='{grad}'. Pass grad='unroll', or trainable=False to the objective."
@@ -94,9 +90,16 @@ class Mesh(OptimalTransport):
         self.lr = lr
         self.n_steps = n_steps
         self.noise = noise
-        self.potentials: PotentialsMode = potentials
+        self.potentials: PotentialsMode = checks.check_gradient("Mesh", grad, potentials)
         self.grad: MeshGrad = grad
         self.objective = objective
+
+    @classmethod
+    def upgraded(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings under today's names: unrolling with detached potentials is ``"truncated"``."""
+        if settings.get("grad") == "unroll" and settings.get("potentials") == "detach":
+            return settings | {"grad": "truncated"}
+        return settings
 
     def build(self, input_dim: int, slot_dim: int, hidden_dim: int) -> None:
         """Make the marginal heads, and bind the objective."""
@@ -137,7 +140,7 @@ class Mesh(OptimalTransport):
             cost,
             a,
             context.b,
-            lr=0.0 if self.lr is None else self.lr,
+            lr=self.lr,
             step=self.step,
             n_steps=self.n_steps,
             n_iters=self.n_iters,

@@ -48,7 +48,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops._native.library import load, torch_threads
-from slotmesh.ops.problem import Settings
+from slotmesh.ops.problem import SolverSettings
 
 if TYPE_CHECKING:
     from slotmesh.ops._cpu import Batch
@@ -101,7 +101,7 @@ def solve(
     batch: "Batch",
     changed: Tensor | None,
     start: Tensor,
-    settings: Settings,
+    settings: SolverSettings,
     outputs: list[Tensor],
 ) -> Tensor:
     """Fill in plan, u and v; and after steps the adjusted cost and its starting potentials.

@@ -10,7 +10,7 @@ from torch import Tensor
 from slotmesh.ops._fused import Gradients, Incoming, Operands, Past, Results, Wanted
 from slotmesh.ops._triton import backward as _backward
 from slotmesh.ops._triton import forward as _forward
-from slotmesh.ops.problem import Settings
+from slotmesh.ops.problem import SolverSettings
 
 _kernels: Any = (_forward, _backward)
 _torch: Any = torch
@@ -111,7 +111,7 @@ def _post(cost: Tensor, cut: Cut) -> Tensor:
     return cost.new_zeros(4 * len(cost) * cut.split * cut.M, dtype=torch.int64)
 
 
-def forward(operands: Operands, settings: Settings, results: Results) -> None:
+def forward(operands: Operands, settings: SolverSettings, results: Results) -> None:
     """Run the forward kernel, which fills the results."""
     cost, noise, a, b, slots, inputs, tau, init = operands
     batch, m, n = cost.shape
@@ -157,7 +157,7 @@ def backward(
     operands: Operands,
     past: Past,
     incoming: Incoming,
-    settings: Settings,
+    settings: SolverSettings,
     wanted: Wanted,
     grads: Gradients,
 ) -> None:

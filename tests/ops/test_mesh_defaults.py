@@ -1,0 +1,152 @@
+"""The default step, which breaks exact ties at every size, and gradients that are what they say."""
+
+import pytest
+import torch
+
+from slotmesh import mesh, sinkhorn
+from slotmesh.nn import Mesh
+
+SIZES = [
+    *((2, 2), (4, 4), (16, 16), (64, 64), (256, 256)),
+    *((7, 196), (6, 4096), (11, 1024), (11, 4096), (64, 1024)),
+]
+
+
+@pytest.mark.parametrize(("m", "n"), SIZES)
+def test_exact_ties_break_and_marginals_hold(m: int, n: int) -> None:
+    batch = 32 if m * n < 1000 else 4
+    t = mesh(torch.ones(batch, m, n), generator=torch.Generator().manual_seed(0))
+    assert sinkhorn(torch.ones(m, n)).entropy(normalized=True) > 0.99
+    assert t.entropy(normalized=True).mean() < 0.05
+    sums = t.plan.sum(-2) * n / m
+    assert sums.min() > 0.85
+    assert sums.max() < 1.15
+    assert t.marginal_error.max() < 0.05
+
+
+def test_function_and_module_have_the_same_default() -> None:
+    module = Mesh()
+    cost, noise = torch.rand(2, 3, 60), 1e-3 * torch.randn(3, 60)
+    given = {"lr": module.lr, "step": module.step, "n_steps": module.n_steps}
+    given |= {"n_iters": module.n_iters, "potentials": module.potentials, "grad": module.grad}
+    expected = mesh(cost, noise=noise)
+    for x, y in zip(mesh(cost, noise=noise, **given), expected, strict=True):
+        assert torch.equal(x, y)
+    again = Mesh.from_config(module.to_config())
+    assert again.to_config() == module.to_config()
+
+
+@pytest.mark.parametrize("make", [lambda **k: mesh(torch.ones(2, 2), **k), Mesh])
+def test_two_kinds_of_step_are_an_error(make) -> None:
+    with pytest.raises(ValueError, match=r"got both step=1.0 and lr=5.0. Pass either step or lr"):
+        make(step=1.0, lr=5.0)
+
+
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+@pytest.mark.parametrize("grad", ["straight_through", "implicit"])
+def test_the_longer_last_sinkhorn_is_one_of_as_many_iterations(backend: str, grad: str) -> None:
+    """Its gradient goes through all of its iterations, from the potentials of the steps."""
+    dtype = torch.float64 if backend == "torch" else torch.float32
+    cost = torch.rand(5, 7, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    noise = torch.zeros(5, 7, dtype=dtype)
+    found = []
+    for default in (True, False):
+        leaf = cost.clone().requires_grad_()
+        if default:
+            t = mesh(leaf, noise=noise, grad=grad, backend=backend)
+            assert t.n_iters == 100
+        else:
+            start = mesh(cost, noise=noise, n_iters=5, n_steps=3, backend=backend)
+            changed = leaf + (mesh(cost, noise=noise, n_iters=5, backend=backend).cost - cost)
+            kind = "implicit" if grad == "implicit" else "unroll"
+            t = sinkhorn(changed, n_iters=100, init=_last_start(cost, start), grad=kind)
+        weight = torch.arange(35, dtype=dtype).reshape(5, 7).cos()
+        found.append((t.plan.detach(), *torch.autograd.grad((t.plan * weight).sum(), leaf)))
+    for x, y in zip(*found, strict=True):
+        assert torch.allclose(x, y, atol=1e-5 if dtype == torch.float32 else 1e-10)
+
+
+def _last_start(cost: torch.Tensor, before: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """The potentials that the fourth step reached, from which the last Sinkhorn starts."""
+    t = sinkhorn(before.cost, n_iters=5, init=_chain(cost, 3))
+    return t.u, t.v
+
+
+def _chain(cost: torch.Tensor, steps: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The potentials that each step handed on to the next."""
+    init = None
+    for k in range(steps):
+        at = mesh(cost, noise=torch.zeros_like(cost), n_iters=5, n_steps=k).cost
+        t = sinkhorn(at, n_iters=5, init=init)
+        init = (t.u, t.v)
+    return init
+
+
+def test_the_papers_step_keeps_the_papers_iterations() -> None:
+    assert mesh(torch.ones(4, 4), lr=5.0).n_iters == 5
+    assert mesh(torch.ones(4, 4), n_iters=7).n_iters == 7
+    assert mesh(torch.ones(2, 9)).n_iters == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"potentials": "fresh"}, {"potentials": "reuse"}])
+def test_unroll_is_exact(options) -> None:
+    cost = torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    noise = torch.arange(12, dtype=torch.float64).reshape(3, 4).cos() / 10
+
+    def plan(x: torch.Tensor) -> torch.Tensor:
+        return mesh(x, noise=noise, step=0.3, n_steps=2, grad="unroll", **options).plan
+
+    assert torch.autograd.gradcheck(plan, cost.requires_grad_())
+
+
+@pytest.mark.parametrize("make", [lambda **k: mesh(torch.ones(2, 2), **k), Mesh])
+def test_gradients_that_are_not_what_they_say_are_errors(make) -> None:
+    with pytest.raises(ValueError, match=r"'detach' with grad='unroll', .* not be the exact"):
+        make(grad="unroll", potentials="detach")
+    with pytest.raises(ValueError, match=r"potentials is 'reuse', expected 'detach' with grad='tr"):
+        make(grad="truncated", potentials="reuse")
+    assert Mesh(grad="unroll").potentials == "reuse"
+    assert Mesh(grad="truncated").potentials == "detach"
+
+
+def test_saved_models_of_the_inexact_kind_stay_readable() -> None:
+    config = Mesh().to_config() | {"grad": "unroll", "potentials": "detach"}
+    assert Mesh.from_config(config).grad == "truncated"
+
+
+def test_truncated_is_what_it_was() -> None:
+    """The derivative of the steps without that of the potentials between them."""
+    cost = torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    noise = torch.arange(12, dtype=torch.float64).reshape(3, 4).cos() / 10
+    grads = []
+    for grad in ("unroll", "truncated", "straight_through"):
+        leaf = cost.clone().requires_grad_()
+        plan = mesh(leaf, noise=noise, step=0.3, n_steps=2, n_iters=5, grad=grad).plan
+        grads.append(torch.autograd.grad(plan.sin().sum(), leaf)[0])
+    exact, truncated, straight = grads
+    assert 1e-5 < (truncated - exact).abs().max() < (straight - exact).abs().max()
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 3), (3, 0)])
+@pytest.mark.parametrize("op", [mesh, sinkhorn])
+def test_no_rows_or_columns(op, shape) -> None:
+    with pytest.raises(ValueError, match=r"expected .* with at least one row and one column"):
+        op(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("op", [mesh, sinkhorn])
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_no_batch_elements(op, backend) -> None:
+    cost = torch.zeros(0, 3, 4, requires_grad=True)
+    t = op(cost, backend=backend)
+    assert t.plan.shape == (0, 3, 4)
+    t.plan.sum().backward()
+    assert cost.grad.shape == (0, 3, 4)
+
+
+@pytest.mark.parametrize("op", [mesh, sinkhorn])
+def test_tensors_on_the_cpu_have_no_kernel(op, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=r"'triton'.* cost is on cpu, .* need a CUDA device"):
+        op(torch.zeros(3, 4), backend="triton")
