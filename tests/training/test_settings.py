@@ -292,7 +292,10 @@ def test_how_mesh_is_differentiated(tmp_path: Path) -> None:
     settings = tiny("multi-dsprites", "SA-MESH", tmp_path / "run")
     assert settings.transport.build().grad == "implicit"
     assert tiny("random-objects", "SA-MESH", tmp_path).transport.build().grad == "straight_through"
-    assert change(settings, transport__objective="learned").transport.build().grad == "unroll"
+    # With detached potentials the descent cannot be differentiated exactly.
+    assert change(settings, transport__objective="learned").transport.build().grad == "truncated"
+    exact = change(settings, transport__objective="learned", transport__potentials="reuse")
+    assert exact.transport.build().grad == "unroll"
     through = change(settings, transport__potentials="reuse")
     with pytest.raises(ValueError, match=r"--transport\.potentials is 'reuse', expected 'detach'"):
         run_train(through)
