@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated, Any, Union
 
 import tyro
@@ -112,11 +113,18 @@ def _choice(name: str, kind: type, start: Any = None) -> Any:
 
 
 def _start(task: str, words: Sequence[str]) -> Any:
-    """Where the settings of a task start: its variant and preset decide all defaults."""
+    """Where the settings of a task start: its variant, preset and data decide all defaults."""
     if list(words[:2]) != ["train", task]:
         return preset(task)
     given = {name: _value(words, f"--{name}") for name in ("variant", "preset")}
-    return preset(task, **{name: value for name, value in given.items() if value is not None})
+    root, size = (_value(words, f"--data.{name}") for name in ("root", "size"))
+    return preset(
+        task,
+        **{name: value for name, value in given.items() if value is not None},
+        root=None if root is None else Path(root),
+        # Anything else is for tyro to complain about.
+        size=int(size) if size is not None and size.isdecimal() and int(size) > 0 else None,
+    )
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:

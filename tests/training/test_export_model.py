@@ -14,12 +14,11 @@ import slotmesh.models
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import ExportModel, run_export_model
 from slotmesh.training.runs import Run, open_run
-from slotmesh.training.tasks import TASKS
 
-from ._jobs import fake_run, tiny
+from ._jobs import WORLD_TASKS, fake_run, tiny
 from .test_runs import Hostile
 
-VARIANTS = [(task, variant) for task, kind in TASKS.items() for variant in kind.variants()]
+VARIANTS = [(task, variant) for task, kind in WORLD_TASKS.items() for variant in kind.variants()]
 
 
 def export(run: Path, out: Path) -> str:
