@@ -76,7 +76,7 @@ def test_kinds_of_pixels(tmp_path: Path) -> None:
     alpha = np.dstack([pixels(), np.zeros((20, 20), np.uint8)])
     alpha[:10, :, 3] = 255
     Image.fromarray(alpha).save(tmp_path / "alpha.png")
-    Image.fromarray(np.dstack([gray, alpha[..., 3]]), "LA").save(tmp_path / "la.png")
+    Image.merge("LA", list(map(Image.fromarray, (gray, alpha[..., 3])))).save(tmp_path / "la.png")
     for name in ("gray", "deep"):
         assert (load_photo(tmp_path / f"{name}.png") == gray[..., None]).all(), name
     assert (load_photo(tmp_path / "bits.png") == np.where(gray > 100, 255, 0)[..., None]).all()
@@ -102,7 +102,7 @@ def test_crop_and_squeeze(tmp_path: Path) -> None:
     wide[:, 10:20] = 200
     Image.fromarray(wide).save(tmp_path / "x.png")
     crop = ImageReader(tmp_path, "all", size=10).sample([0]).image
-    squeeze = ImageReader(tmp_path, "all", size=10, fit="squeeze").sample([0]).image
+    squeeze = ImageReader(tmp_path, "all", size=10, square="squeeze").sample([0]).image
     assert (crop == 200).all()
     assert (squeeze[..., :2] == 0).all()
     assert (squeeze[..., 5] == 200).all()
@@ -155,7 +155,7 @@ def test_masks_of_every_coding(tmp_path: Path) -> None:
     colours = np.array([[0, 0, 0], [0, 200, 0], [10, 0, 0], [255, 255, 255]], np.uint8)
     (tmp_path / "masks" / "a").mkdir(parents=True)
     (tmp_path / "a").mkdir()
-    indexed = Image.fromarray(mask, "P")
+    indexed = Image.fromarray(mask)
     indexed.putpalette([7, 7, 7, 255, 0, 0, 0, 255, 0, 0, 0, 255])
     kinds = {
         "a/gray": Image.fromarray(mask * 80),
@@ -233,8 +233,8 @@ def test_folders_without_images(tmp_path: Path) -> None:
     assert len(ImageReader(tmp_path, "all")) == 2
     with pytest.raises(ValueError, match=r"split is 'trian', expected one of 'train', 'val'"):
         ImageReader(tmp_path, "trian")
-    with pytest.raises(ValueError, match=r"fit is 'pad', expected 'crop' or 'squeeze'"):
-        ImageReader(tmp_path, fit="pad")
+    with pytest.raises(ValueError, match=r"square is 'pad', expected 'crop' or 'squeeze'"):
+        ImageReader(tmp_path, square="pad")
     with pytest.raises(ValueError, match=r"size is 0"):
         ImageReader(tmp_path, size=0)
 

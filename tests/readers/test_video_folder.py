@@ -77,7 +77,7 @@ def test_masks_follow_objects(tmp_path: Path) -> None:
         # The second object is alone in the last frame, and is still the second.
         mask = np.where(blobs(2, H, W) == 2, 90, 0 if t == 2 else 30 * blobs(1, H, W))
         Image.fromarray(mask.astype(np.uint8)).save(masks / f"{t:03d}.png")
-    reader = VideoReader(tmp_path, "all", size=16, n_frames=4, fit="squeeze")
+    reader = VideoReader(tmp_path, "all", size=16, n_frames=4, square="squeeze")
     found = reader.sample([0])
     assert [sorted(f.unique().tolist()) for f in found.mask[0]] == [[0, 1, 2]] * 2 + [[0, 2], [0]]
     assert found.present[0, :, :2].tolist() == [[True, True]] * 2 + [[False, True], [False] * 2]

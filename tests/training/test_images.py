@@ -120,11 +120,11 @@ def test_resuming_sees_the_same_images(tmp_path: Path) -> None:
 
 def test_defaults_come_from_the_data(tmp_path: Path) -> None:
     few = preset("images", root=fill(tmp_path / "few", 12))
-    assert (few.data.size, few.data.fit, few.model.n_slots) == (16, "crop", 7)
+    assert (few.data.size, few.data.square, few.model.n_slots) == (16, "crop", 7)
     assert few.data.batch_size <= 5
     assert few.steps == 500
     wide = preset("images", root=fill(tmp_path / "wide", 12, height=40, width=90))
-    assert (wide.data.size, wide.data.fit) == (32, "squeeze")
+    assert (wide.data.size, wide.data.square) == (32, "squeeze")
     assert wide.transport.lr == 4.0
     masked = preset("images", root=fill(tmp_path / "masked", 12, masks=True))
     assert masked.model.n_slots == 4

@@ -54,7 +54,7 @@ def load_photo(path: Path, least: int | None = None) -> Pixels:
             if least is not None:
                 image.draft(None, (least, least))
             image.load()
-            return np.asarray(_to_rgb(ImageOps.exif_transpose(image)))
+            return np.asarray(to_rgb(ImageOps.exif_transpose(image)))
     except _DAMAGE as error:
         raise BadRecord(path, None, f"{_what(data)}: {error}") from error
 
@@ -145,7 +145,8 @@ def _opened(file: IO[bytes], formats: tuple[str, ...]) -> Image.Image:
     return image
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert an image of any mode; transparent pixels are laid over white."""
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image).astype(np.float64)
         if image.mode != "F":

@@ -13,7 +13,7 @@ from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.reader import Reader, Split
 from slotmesh.worlds.sample import Sample
 
-Fit = Literal["crop", "squeeze"]
+Square = Literal["crop", "squeeze"]
 NOT_PNG = "it is in the folder of masks, expected PNG: other formats can change labels"
 
 
@@ -34,7 +34,7 @@ class ImageReader(Reader):
             chosen by a hash of their names, so that adding images moves none of the others.
             ``"all"``; or a range of all images.
         size: Width and height of the images.
-        fit: ``"crop"`` takes the middle square, ``"squeeze"`` the whole image.
+        square: ``"crop"`` takes the middle square, ``"squeeze"`` the whole image.
         masks: Folder of the masks; default ``root/masks`` if it exists.
         seed: Another seed divides the images into other splits.
 
@@ -55,14 +55,14 @@ class ImageReader(Reader):
         split: Split = "train",
         *,
         size: int = 64,
-        fit: Fit = "crop",
+        square: Square = "crop",
         masks: Path | str | None = None,
         seed: int = 0,
     ) -> None:
-        check_options("ImageReader", size, fit)
+        check_options("ImageReader", size, square)
         self.root = Path(root)
         self.size = size
-        self.fit = fit
+        self.square = square
         self.split = split
         self.masks = find_masks("ImageReader", self.root, masks)
         self.has_masks = self.masks is not None
@@ -103,7 +103,7 @@ class ImageReader(Reader):
         has_mask = name in self._masked
         # The size of the mask is compared with that of the whole image.
         pixels = _photos.load_photo(path, None if has_mask else 2 * self.size)
-        crop = self.fit == "crop"
+        crop = self.square == "crop"
         image = _photos.to_square(pixels, self.size, crop=crop)
         labels = np.zeros((self.size, self.size), np.uint8)
         if has_mask:
@@ -115,12 +115,12 @@ class ImageReader(Reader):
         return ArrayRecord(image, labels, {}, present)
 
 
-def check_options(reader: str, size: int, fit: str) -> None:
+def check_options(reader: str, size: int, square: str) -> None:
     """Check what readers of folders share."""
     if not isinstance(size, int) or size < 1:
         raise ValueError(f"{reader}: size is {size!r}, expected a number of pixels.")
-    if fit not in ("crop", "squeeze"):
-        raise ValueError(f"{reader}: fit is {fit!r}, expected 'crop' or 'squeeze'.")
+    if square not in ("crop", "squeeze"):
+        raise ValueError(f"{reader}: square is {square!r}, expected 'crop' or 'squeeze'.")
 
 
 def find_masks(reader: str, root: Path, masks: Path | str | None) -> Path | None:

@@ -13,7 +13,7 @@ from slotmesh.readers._images import Pixels
 from slotmesh.readers._listing import describe, find_files
 from slotmesh.readers._table import ArrayRecord, stack
 from slotmesh.readers.errors import BadRecord
-from slotmesh.readers.images import NOT_PNG, Fit, check_options, chosen, find_masks
+from slotmesh.readers.images import NOT_PNG, Square, check_options, chosen, find_masks
 from slotmesh.readers.reader import Reader, Split
 from slotmesh.worlds.sample import Sample
 
@@ -40,7 +40,7 @@ class VideoReader(Reader):
         size: Width and height of the frames.
         n_frames: Frames per sample.
         stride: Frames from one to the next of a sample.
-        fit: ``"crop"`` takes the middle square, ``"squeeze"`` the whole frame.
+        square: ``"crop"`` takes the middle square, ``"squeeze"`` the whole frame.
         masks: Folder of the masks; default ``root/masks`` if it exists.
         seed: Another seed divides the videos into other splits.
 
@@ -63,17 +63,17 @@ class VideoReader(Reader):
         size: int = 64,
         n_frames: int = 2,
         stride: int = 1,
-        fit: Fit = "crop",
+        square: Square = "crop",
         masks: Path | str | None = None,
         seed: int = 0,
     ) -> None:
-        check_options("VideoReader", size, fit)
+        check_options("VideoReader", size, square)
         for option, value, least in (("n_frames", n_frames, 2), ("stride", stride, 1)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"VideoReader: {option} is {value!r}, expected {least} or more.")
         self.root = Path(root)
         self.size = size
-        self.fit = fit
+        self.square = square
         self.split = split
         self.n_frames = n_frames
         self.stride = stride
@@ -150,7 +150,7 @@ class VideoReader(Reader):
         return found
 
     def _record(self, name: str, numbers: range, pixels: dict[int, Pixels]) -> ArrayRecord:
-        crop, side = self.fit == "crop", self.size
+        crop, side = self.square == "crop", self.size
         image = np.stack([_photos.to_square(pixels[n], side, crop=crop) for n in numbers])
         codes = np.zeros((len(numbers), side, side), np.int64)
         masks = self._masked.get(name, {})
@@ -169,7 +169,7 @@ class VideoReader(Reader):
                 f"{size[0]}, expected the same"
             )
             raise BadRecord(path, None, reason)
-        return _photos.to_square(codes, self.size, crop=self.fit == "crop")  # pyright: ignore
+        return _photos.to_square(codes, self.size, crop=self.square == "crop")  # pyright: ignore
 
 
 def find_videos(root: Path, masks: Path | None) -> dict[str, list[str] | None]:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from slotmesh.files import slug
 from slotmesh.readers import BadRecord, ImageReader, VideoReader, _photos, _video
-from slotmesh.readers.images import Fit, chosen, find_images, find_masks
+from slotmesh.readers.images import Square, chosen, find_images, find_masks
 from slotmesh.readers.videos import find_videos
 from slotmesh.training.settings import Data, Optim, Settings, at_least
 from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, quick_transport
@@ -54,7 +54,7 @@ class FolderData(Data):
     default, if it exists."""
     size: int = 64
     """Width and height that everything is resized to."""
-    fit: Fit = "crop"
+    square: Square = "crop"
     """How images become square: crop takes the middle, squeeze everything."""
 
     workers: ClassVar[int] = 0
@@ -184,7 +184,7 @@ class _Folder:
             raise ValueError(f"--data.root is {data.root}, expected a folder that exists.")
         options = {
             name: getattr(data, name)
-            for name in ("size", "fit", "masks", "seed", "n_frames", "stride")
+            for name in ("size", "square", "masks", "seed", "n_frames", "stride")
             if hasattr(data, name)
         }
         kind = VideoReader if isinstance(data, VideoFolderData) else ImageReader
@@ -318,7 +318,7 @@ def _suited(
         long = statistics.median(max(shape) / min(shape) for shape in shapes)
         # An image of small size gains nothing from more pixels.
         least = max(16, short // 8 * 8)
-        data = replace(data, size=min(data.size, least), fit="squeeze" if long > 2 else "crop")
+        data = replace(data, size=min(data.size, least), square="squeeze" if long > 2 else "crop")
     if size is not None:
         data = replace(data, size=size)
     model = start.model

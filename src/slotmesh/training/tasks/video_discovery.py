@@ -127,7 +127,7 @@ class VideoDiscovery(Experiment):
     def losses(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> dict[str, Tensor]:
         """Mean squared error of the frames, and what a learned transition costs."""
         video = to_unit(sample.image)
-        out = model(video, generator=noise)
+        out = model(sample.image, generator=noise)
         error = (out.reconstruction - video).square().mean()
         if not isinstance(self.settings.transition, LearnedNoiseSettings):
             return {"loss": error}
@@ -155,7 +155,7 @@ class VideoDiscovery(Experiment):
     ) -> dict[str, Tensor]:
         """Update the metrics; loss and metrics of each video, those of frames averaged."""
         video = to_unit(sample.image)
-        out = model(video, generator=noise)
+        out = model(sample.image, generator=noise)
         predicted = out.masks.argmax(2)
         rows = {"loss": (out.reconstruction - video).square().mean((1, 2, 3, 4))}
         for name, metric in metrics.items():
