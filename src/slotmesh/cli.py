@@ -15,6 +15,7 @@ from slotmesh.demo import Demo, run_demo
 from slotmesh.training.evaluate import Evaluate, run_evaluate
 from slotmesh.training.export import ExportModel, run_export_model
 from slotmesh.training.report import Report, run_report
+from slotmesh.training.score import Score, run_score
 from slotmesh.training.segment import Segment, run_segment
 from slotmesh.training.tasks import TASKS, preset
 from slotmesh.training.train import run_train
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Command] = {
     "report": (Report, run_report),
     "export": (ExportModel, run_export_model),
     "segment": (Segment, run_segment),
+    "score": (Score, run_score),
 }
 
 
