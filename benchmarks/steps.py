@@ -14,7 +14,6 @@ from benchmarks.gate import noted, passed, relative
 from benchmarks.kernels import profiled
 from benchmarks.measure import Measurement, OnProgress, measure, noop
 from benchmarks.timing import time_together
-from slotmesh.models import to_unit
 from slotmesh.nn.noise import Drawing, Drawn
 from slotmesh.training import variants
 from slotmesh.training.gradient import FastGradient
@@ -194,7 +193,7 @@ class PreparedStep:
         drawing.generator = self._noise()
         drawn = Drawn([x.double() for x in drawing.again()])
         exact = copy.deepcopy(self.model).double()
-        batch = replace(self.batches[0], image=to_unit(self.batches[0].image, torch.float64))
+        batch = replace(self.batches[0], image=self.batches[0].image.double() / 255)
         loss = self.experiment.losses(exact, batch, drawn)["loss"]  # pyright: ignore
         loss.backward()
         return loss.detach(), _flat([p.grad for p in exact.parameters()])

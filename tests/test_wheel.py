@@ -48,6 +48,10 @@ def test_wheel_with_c_needs_no_compiler(tmp_path: Path) -> None:
     tag = wheel.stem.split("-", 2)[2]
     assert tag.startswith("py3-none-")
     assert tag.removeprefix("py3-none-").startswith(sysconfig.get_platform().split("-")[0])
+    held = set(zipfile.ZipFile(wheel).namelist())
+    for folder in (ROOT / "checkpoints").iterdir():
+        for file in ("model.safetensors", "config.json", "settings.json", "README.md"):
+            assert f"slotmesh/weights/{folder.name}/{file}" in held
     (name,) = libraries(wheel)
     assert Path(name).parent.as_posix() == "slotmesh/ops/_native"
 
@@ -63,6 +67,10 @@ def test_wheel_with_c_needs_no_compiler(tmp_path: Path) -> None:
         found = backends()
         assert found.auto["cpu"] == "cpu"
         print(found.cpu.library, found.cpu.reason)
+        from slotmesh.training import weights
+        found = weights.find("multi-dsprites-sa-mesh")
+        assert str(found).startswith(sys.argv[1]), found
+        assert len(weights.names()) == 4
     """
     site = tmp_path / "site"
     environment = {**os.environ, "PYTHONPATH": str(site), "PATH": "", "CC": ""}

@@ -7,15 +7,17 @@ if TYPE_CHECKING:
     from slotmesh import nn, ops
     from slotmesh.nn import SlotAttention
     from slotmesh.ops import emd, mesh, sinkhorn
+    from slotmesh.training.fit import fit
 
 __version__ = "0.1.0"
 
-__all__ = ["SlotAttention", "__version__", "emd", "mesh", "nn", "ops", "sinkhorn"]
+__all__ = ["SlotAttention", "__version__", "emd", "fit", "mesh", "nn", "ops", "sinkhorn"]
 
 # Imported when first used: torch takes seconds, and `slotmesh --help` does not need it.
 _HOMES = {
     "SlotAttention": "slotmesh.nn",
     "emd": "slotmesh.ops",
+    "fit": "slotmesh.training.fit",
     "mesh": "slotmesh.ops",
     "sinkhorn": "slotmesh.ops",
 }

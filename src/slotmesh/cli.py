@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, Union
 
 from slotmesh import __version__
@@ -47,6 +48,12 @@ COMMANDS = {
         "ExportModel",
         "run_export_model",
         "Write a trained model for from_pretrained.",
+    ),
+    "segment": Entry(
+        "slotmesh.training.segment", "Segment", "run_segment", "Find the objects of your images."
+    ),
+    "score": Entry(
+        "slotmesh.training.score", "Score", "run_score", "Compare two folders of masks."
     ),
     "data": Entry(
         "slotmesh.data", "COMMANDS", "", "Look at worlds and datasets, and write them to files."
@@ -151,9 +158,16 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
     from slotmesh.training.tasks import preset
 
     task, *rest = words
-    # The variant and the preset decide all other defaults.
+    # The variant, the preset and the data decide all other defaults.
     given = {name: _value(rest, f"--{name}") for name in ("variant", "preset")}
-    start = preset(task, **{name: value for name, value in given.items() if value is not None})
+    root, size = (_value(rest, f"--data.{name}") for name in ("root", "size"))
+    start = preset(
+        task,
+        **{name: value for name, value in given.items() if value is not None},
+        root=None if root is None else Path(root),
+        # Anything else is for tyro to complain about.
+        size=int(size) if size is not None and size.isdecimal() and int(size) > 0 else None,
+    )
     _check_flags(start, rest)
     return tyro.cli(type(start), default=start, prog=f"{prog} {task}", args=rest)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from slotmesh.cli import main
 from slotmesh.demo import Demo, run_demo, scenes
+from slotmesh.training import weights as shipped
 
 from .test_scenes import put_weights
 
@@ -81,6 +82,7 @@ def test_without_weights_it_says_how_to_get_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scenes, "_HERE", Path("not-there"))
+    monkeypatch.setattr(shipped, "_places", list)
     screen = io.StringIO()
     page = run_demo(Demo(tmp_path, steps=2), Console(file=screen, width=80))
     for said in (screen.getvalue(), page.read_text(encoding="utf-8")):

@@ -12,6 +12,7 @@ from slotmesh.demo import scenes
 from slotmesh.demo.scenes import Weights, draw_scenes, find_weights, try_weights
 from slotmesh.metrics import fg_ari, fg_miou
 from slotmesh.report.side_by_side import SegmentedScene
+from slotmesh.training import weights as shipped
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import ExportModel, run_export_model
 
@@ -89,15 +90,12 @@ def test_weights_are_found_here_or_in_the_repository(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(scenes, "_HERE", Path("some-weights"))
+    monkeypatch.setattr(shipped, "_CLONE", tmp_path / "clone")
+    monkeypatch.setattr(shipped, "_INSTALLED", tmp_path / "installed")
     assert find_weights(None) == []
-    (tmp_path / "some-weights").symlink_to(weights)
-    assert [run.folder.name for run in find_weights(None)] == list(NAMES.values())
-    root = Path(__file__).parents[2]
-    monkeypatch.setattr(scenes, "_HERE", Path("tests"))
-    looked: list[Path] = []
-    monkeypatch.setattr(Path, "is_dir", lambda self: bool(looked.append(self)))
-    assert find_weights(None) == []
-    assert root / "tests" / "multi-dsprites-sa" in looked
+    for place in ("clone", "installed", "some-weights"):
+        (tmp_path / place).symlink_to(weights)
+        assert [run.folder.parent.name for run in find_weights(None)] == [place] * 2
 
 
 def test_one_variant_is_not_enough(weights: Path, tmp_path: Path) -> None:

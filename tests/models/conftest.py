@@ -63,13 +63,14 @@ def build() -> Callable[..., torch.nn.Module]:
 
 @pytest.fixture(scope="session")
 def data() -> Callable[..., torch.Tensor]:
-    """Make inputs for the small model of a name: floats from -1 to 1, or uint8."""
+    """Make inputs for the small model of a name: floats from 0 to 1, or uint8."""
 
     def make(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
         rng = torch.Generator().manual_seed(seed)
         if dtype == torch.uint8:
             return torch.randint(0, 256, DATA[name], dtype=dtype, generator=rng)
-        return 2 * torch.rand(DATA[name], dtype=dtype, generator=rng) - 1
+        drawn = torch.rand(DATA[name], dtype=dtype, generator=rng)
+        return 2 * drawn - 1 if name == "copier" else drawn
 
     return make
 

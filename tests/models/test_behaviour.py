@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from slotmesh.models import to_unit
 from slotmesh.nn import EMD, LearnedGaussian, LearnedSlots, Mesh, Sinkhorn, Softmax
 
 IMAGES = ["properties", "discovery", "video"]
@@ -60,6 +59,34 @@ def test_a_generator_makes_everything_repeatable(name, transport, build, data, t
     assert not torch.equal(first["slots"], other["slots"])
 
 
+def test_evaluation_gives_the_same_answer_twice(name, transport, build, data, tensors):
+    model = build(name, transport(), init=LearnedGaussian()).eval()
+    first, second, same, other = (
+        tensors(model(data(name), **seed)) for seed in ({}, {}, {"seed": 0}, {"seed": 1})
+    )
+    for key, value in first.items():
+        assert torch.equal(value, second[key]), key
+        assert torch.equal(value, same[key]), key
+    assert not torch.equal(first["slots"], other["slots"])
+    # torch's own generator is left alone.
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    model(data(name))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_training_has_fresh_noise(name, build, data):
+    model = build(name, Softmax(), init=LearnedGaussian())
+    first, second = (model(data(name)).slots for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(model(data(name), seed=3).slots, model(data(name), seed=3).slots)
+    with pytest.raises(ValueError, match="got both a generator and a seed, expected one of them"):
+        model(data(name), seed=3, generator=torch.Generator())
+    with pytest.raises(ValueError, match="seed is -1, expected a whole number of at least 0"):
+        model(data(name), seed=-1)
+
+
 @pytest.mark.parametrize("name", ["properties", "discovery"])
 def test_a_batch_element_does_not_depend_on_the_others(name, quiet, build, data, tensors):
     model = build(name, quiet()).double()
@@ -110,12 +137,13 @@ def test_the_reconstruction_is_made_of_masks_and_pictures(name, transport, build
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_uint8_is_the_same_image(name, build, data):
-    model = build(name, Softmax(), init=LearnedSlots())
+    model = build(name, Softmax(), init=LearnedSlots()).double()
     image = data(name, torch.uint8)
+    unit = image.double() / 255
     rng = torch.Generator()
     out = model(image, generator=rng.manual_seed(0))
-    close(out.slots, model(to_unit(image), generator=rng.manual_seed(0)).slots, 0.0)
-    assert (out.slots - model(to_unit(255 - image)).slots).abs().max() > 1e-6
+    close(out.slots, model(unit, generator=rng.manual_seed(0)).slots, 1e-10)
+    assert (out.slots - model(1 - unit).slots).abs().max() > 1e-6
 
 
 def test_properties_are_a_linear_readout_of_a_hidden_layer(build, data):

@@ -20,18 +20,23 @@ def test_uint8_goes_from_minus_one_to_one():
     assert (single.diff() > 0).all()
 
 
-def test_floats_are_left_alone():
-    image = 2 * torch.rand(2, 3, 4, 5) - 1
-    assert to_unit(image) is image
+def test_floats_go_from_zero_to_one():
+    levels = torch.arange(256, dtype=torch.uint8)
+    torch.testing.assert_close(to_unit(levels / 255), to_unit(levels), rtol=0, atol=1e-6)
+    image = torch.rand(2, 3, 4, 5)
+    assert torch.equal(to_unit(image), 2 * image - 1)
     assert to_unit(image.bfloat16()).dtype == torch.bfloat16
+    # Resized or stored in half precision, a pixel may be a little outside.
+    assert to_unit(torch.tensor([-0.005, 1.005])).isfinite().all()
     assert to_unit(torch.empty(0, 3, 4, 5)).shape == (0, 3, 4, 5)
 
 
 BAD = [
-    (lambda x: x.long(), r"has dtype torch.int64, expected torch.uint8, or floats from -1 to 1"),
+    (lambda x: x.long(), r"has dtype torch.int64, expected torch.uint8, or floats from 0 to 1"),
     (lambda x: x > 0, r"has dtype torch.bool, expected torch.uint8"),
-    (lambda x: 127.5 * (x + 1), r"has values from [\d.]+ to 2[\d.]+, expected floats from -1 to 1"),
-    (lambda x: x - 3, r"has values from -[\d.]+ to -[\d.]+, expected floats from -1 to 1"),
+    (lambda x: 255 * x, r"has values from [\d.]+ to 2[\d.]+, expected floats from 0 to 1. Pass"),
+    (lambda x: 2 * x - 1, r"has values from -[\d.]+ to [\d.]+, expected .* as \(\w+ \+ 1\) / 2"),
+    (lambda x: x - 3, r"has values from -[\d.]+ to -[\d.]+, expected floats from 0 to 1"),
     (lambda x: x.where(x < 0.9, torch.nan), r"has \d+ entries that are not finite"),
     (lambda x: x.tolist(), r"is a list, expected a tensor of uint8, or of floats"),
     (lambda x: x.numpy(), r"is a ndarray, expected a tensor .* torch.as_tensor"),
@@ -41,7 +46,7 @@ BAD = [
 @pytest.mark.parametrize(("spoil", "message"), BAD)
 def test_to_unit_names_what_came(spoil, message):
     with pytest.raises(ValueError, match=r"to_unit: image " + message):
-        to_unit(spoil(2 * torch.rand(1, 3, 8, 8) - 1))
+        to_unit(spoil(torch.rand(1, 3, 8, 8)))
 
 
 MODEL_BAD = [

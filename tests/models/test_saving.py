@@ -109,7 +109,9 @@ def test_the_configuration_says_what_was_left_at_its_default(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["transition"] == {
         "kind": "Transition"
     }
-    assert "library_name: slotmesh" in (tmp_path / "README.md").read_text()
+    page = (tmp_path / "README.md").read_text()
+    assert "library_name: slotmesh" in page
+    assert "hub" not in page.lower()
 
 
 def test_settings_can_be_changed_while_loading(build, tmp_path):

@@ -17,7 +17,8 @@ from slotmesh.readers import (
 
 
 def test_all_readers_by_name() -> None:
-    assert set(READERS) == {"clevr", "multi-dsprites", "clevrtex", "clevrer", "hdf5"}
+    datasets = {"clevr", "multi-dsprites", "clevrtex", "clevrer", "hdf5"}
+    assert set(READERS) == datasets | {"images", "videos"}
     assert all(issubclass(r, Reader) and r.name == name for name, r in READERS.items())
     assert all(hasattr(readers, name) for name in readers.__all__)
 

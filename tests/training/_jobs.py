@@ -26,7 +26,7 @@ import torch
 
 from slotmesh.training.runs import load_checkpoint, prepare
 from slotmesh.training.settings import Hardware, Settings, plain
-from slotmesh.training.tasks import experiment, preset
+from slotmesh.training.tasks import TASKS, experiment, preset
 from slotmesh.training.train import run_train
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -40,6 +40,8 @@ _SERVER.set_forkserver_preload(
     ]
 )
 TIMEOUT = 600
+WORLD_TASKS = {name: task for name, task in TASKS.items() if task.has_world}
+"""Tasks that need no data of one's own."""
 
 
 def tiny(task: str, variant: str, out: Path, **changes: Any) -> Settings:

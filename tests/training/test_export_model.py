@@ -14,12 +14,12 @@ import slotmesh.models
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import ExportModel, run_export_model
 from slotmesh.training.runs import Run, open_run
-from slotmesh.training.tasks import TASKS
 
-from ._jobs import fake_run, tiny
+from ..readers._folders import fill
+from ._jobs import WORLD_TASKS, change, fake_run, tiny
 from .test_runs import Hostile
 
-VARIANTS = [(task, variant) for task, kind in TASKS.items() for variant in kind.variants()]
+VARIANTS = [(task, variant) for task, kind in WORLD_TASKS.items() for variant in kind.variants()]
 
 
 def export(run: Path, out: Path) -> str:
@@ -57,6 +57,43 @@ def test_the_exported_model_is_the_trained_one(tmp_path: Path, task: str, varian
     assert all(torch.equal(found[k], expected[k]) for k in expected)
     fresh = output(run, run.experiment.fresh_model().eval())
     assert not torch.equal(fresh["loss"], expected["loss"])
+
+
+def test_the_page_tells_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotmesh.training.evaluate._BLIND", 4)
+    fake_run(tiny("multi-dsprites", "SA-MESH", tmp_path / "run"), trained=True)
+    found = evaluate_run(open_run(tmp_path / "run"), device="cpu")
+    export(tmp_path / "run", tmp_path / "out")
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert "# SA-MESH on Multi-dSprites" in page
+    assert "18 samples of slotmesh's own procedural world for Multi-dSprites, seed 0" in page
+    assert f"FG-ARI {100 * found['metrics']['fg_ari']:.1f} %" in page
+    assert "on 8 held-out samples" in page
+    for said in ("push", "hub", "Hub", "huggingface"):
+        assert said not in page
+    # What an export says of itself stays when it is exported again, whatever its author wrote.
+    (tmp_path / "out" / "README.md").write_text("Ours.")
+    export(tmp_path / "out", tmp_path / "again")
+    assert (tmp_path / "again" / "README.md").read_text() == "Ours."
+
+
+def test_the_page_of_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = fill(tmp_path / "secret" / "holiday")
+    fake_run(change(tiny("images", "SA", tmp_path / "run"), data__root=root, data__batch_size=2))
+    fake_run(tiny("clevrtex", "SA", tmp_path / "real"))
+    made = json.loads((tmp_path / "real" / "settings.json").read_text())
+    made["data"]["root"] = str(tmp_path / "clevrtex_full")
+    (tmp_path / "real" / "settings.json").write_text(json.dumps(made))
+    for name in ("run", "real"):
+        export(tmp_path / name, tmp_path / f"{name}-out")
+    page = (tmp_path / "run-out" / "README.md").read_text()
+    assert "# SA on images of holiday" in page
+    assert "the images in a folder named `holiday`, without labels" in page
+    assert "secret" not in page
+    assert "world" not in page
+    page = (tmp_path / "real-out" / "README.md").read_text()
+    assert "Training data: ClevrTex, read from `clevrtex_full`" in page
 
 
 def test_ablations_are_exported_too(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from slotmesh.data import Export, run_export
 from slotmesh.training.settings import ImageData
-from slotmesh.training.tasks import TASKS, experiment
+from slotmesh.training.tasks import experiment
 from slotmesh.training.tasks.sources import open_source, world_seed
 from slotmesh.worlds import make_world
 
-from ._jobs import flags, metrics, run_job, state, tiny, two_processes
+from ._jobs import WORLD_TASKS, flags, metrics, run_job, state, tiny, two_processes
 
 CPU = torch.device("cpu")
 SPLITS = ("train", "val", "test")
@@ -45,7 +45,7 @@ def test_splits_share_no_sample() -> None:
     assert len({*seeds}) == len(seeds)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", WORLD_TASKS)
 def test_sizes_of_the_splits(task: str) -> None:
     made = experiment(tiny(task, "SA", Path("run"), data__train_size=None))
     assert [made.source(split, CPU)[1] for split in SPLITS] == [None, 6, 8]

@@ -12,11 +12,11 @@ from slotmesh.training.tasks import TASKS, experiment, preset
 from slotmesh.training.tasks.experiment import Experiment
 from slotmesh.training.variants import MeshSettings, SinkhornSettings
 
-from ._jobs import change
+from ._jobs import WORLD_TASKS, change
 
 PRESETS = [
     (task, variant, name)
-    for task, kind in TASKS.items()
+    for task, kind in WORLD_TASKS.items()
     for variant in kind.variants()
     for name in ("quick", "paper")
 ]
@@ -86,7 +86,7 @@ def test_every_ablation_trains_two_steps(ablation: str) -> None:
         assert {*new} != {*old}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", WORLD_TASKS)
 def test_every_task_judges_and_draws(task: str) -> None:
     made, sample = small(task, "SA-MESH", "quick"), batch(task, "quick")
     model = made.fresh_model().eval()

@@ -56,8 +56,8 @@ class Demo:
     seed: int = 0
     """Another seed, another run, other scenes."""
     checkpoints: Path | None = None
-    """Folder with the weights of `python -m paper table3`; by default checkpoints, here or in
-    the repository."""
+    """Folder with the weights of `python -m paper table3`; by default checkpoints here, then those
+    that come with slotmesh."""
 
 
 def run_demo(demo: Demo, console: Console | None = None) -> Path:

@@ -19,6 +19,8 @@ from slotmesh.training.report.collect import Found
 from slotmesh.training.report.samples import SamplePainter
 from slotmesh.training.runs import Run, open_run
 from slotmesh.training.tasks import experiment
+from slotmesh.training.weights import find
+from slotmesh.training.weights import names as names_here
 
 VARIANTS = ("SA", "SA-MESH")
 SCENES = 64
@@ -75,14 +77,14 @@ def find_weights(folder: Path | None) -> list[Run]:
     """The weights of both variants; none where one is missing.
 
     Args:
-        folder: To look in; None is ``checkpoints``, here or in the repository.
+        folder: To look in; None is ``checkpoints`` here, then those that come with slotmesh.
 
     Raises:
         ValueError: If a given folder has not both of them, or they are of another kind.
     """
-    # Beside src, if this is a clone and not an installed copy.
-    clone = Path(__file__).parents[3] / _HERE
-    for place in (_HERE, clone) if folder is None else (folder,):
+    shipped = weights_name("multi-dsprites", VARIANTS[0])
+    places = [_HERE, *([find(shipped).parent] if shipped in names_here() else [])]
+    for place in places if folder is None else (folder,):
         names = {variant: place / weights_name("multi-dsprites", variant) for variant in VARIANTS}
         if all(path.is_dir() for path in names.values()):
             runs = [open_run(path) for path in names.values()]

@@ -1,14 +1,28 @@
 """Count the pixels that each slot shares with each object, the basis of all mask metrics."""
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slotmesh.ops import checks
 
+Masks = Tensor | NDArray[Any]
+"""What all functions of masks take."""
 
-def contingency(
-    op: str, predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int
-) -> Tensor:
+
+def as_tensor(value: Any) -> Any:
+    """A NumPy array as a tensor; anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    # torch has few operations on unsigned integers of more than 8 bits.
+    wide = value.dtype.kind == "u" and value.dtype.itemsize > 1
+    return torch.from_numpy(value.astype(np.int64) if wide else np.array(value))
+
+
+def contingency(op: str, predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tensor:
     """Count the pixels of each pair of a slot and an object.
 
     Args:
@@ -21,6 +35,7 @@ def contingency(
     Returns:
         int64 ``(..., m, k + 1)``; column 0 is the background.
     """
+    predicted, truth = as_tensor(predicted), as_tensor(truth)
     _check(op, predicted, truth, n_slots, n_objects)
     slot, label = predicted.flatten(-2).long(), truth.flatten(-2).long()
     n_bins = n_slots * (n_objects + 1)
@@ -41,7 +56,7 @@ def _check(op: str, predicted: Tensor, truth: Tensor, n_slots: int, n_objects: i
     ):
         if not isinstance(value, Tensor):
             raise ValueError(
-                f"{op}: {name} is a {type(value).__name__}, expected a tensor of integers "
+                f"{op}: {name} is a {type(value).__name__}, expected a tensor or array of integers "
                 f"(..., H, W). {fix}"
             )
         if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:

@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slotmesh.metrics._contingency import contingency
+from slotmesh.metrics._contingency import Masks, contingency
 from slotmesh.metrics._mean import MeanOverImages
 
 _NAN = float("nan")
 
 
 def fg_ari(
-    predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int, empty: float = _NAN
+    predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int, empty: float = _NAN
 ) -> Tensor:
     """Adjusted Rand index of the pixels that belong to objects.
 
@@ -43,7 +43,7 @@ def fg_ari(
     return _rand_index(table[..., 1:], empty)
 
 
-def ari(predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int) -> Tensor:
+def ari(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tensor:
     """Adjusted Rand index of all pixels, the background as one more object.
 
     Unlike :func:`fg_ari` it falls where the background is split over several slots.
@@ -115,13 +115,13 @@ class ForegroundARI(MeanOverImages):
         self.n_objects = n_objects
         self.empty = empty
 
-    def per_image(self, predicted: Tensor, truth: Tensor) -> Tensor:
+    def per_image(self, predicted: Masks, truth: Masks) -> Tensor:
         """The value of each image, float64 ``(...)``; the state does not change."""
         return fg_ari(
             predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects, empty=self.empty
         )
 
-    def update(self, predicted: Tensor, truth: Tensor) -> None:
+    def update(self, predicted: Masks, truth: Masks) -> None:
         """Add images: integers ``(..., H, W)``."""
         self.add(fg_ari(predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects))
 
@@ -140,10 +140,10 @@ class AdjustedRandIndex(MeanOverImages):
         self.n_slots = n_slots
         self.n_objects = n_objects
 
-    def per_image(self, predicted: Tensor, truth: Tensor) -> Tensor:
+    def per_image(self, predicted: Masks, truth: Masks) -> Tensor:
         """The value of each image, float64 ``(...)``; the state does not change."""
         return ari(predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects)
 
-    def update(self, predicted: Tensor, truth: Tensor) -> None:
+    def update(self, predicted: Masks, truth: Masks) -> None:
         """Add images: integers ``(..., H, W)``."""
         self.add(self.per_image(predicted, truth))

@@ -4,14 +4,15 @@ from typing import Any
 
 from torch import Tensor
 
+from slotmesh.metrics._contingency import Masks, as_tensor
 from slotmesh.metrics._mean import MeanOverImages
 from slotmesh.metrics.matching import match
 
 
 def temporal_consistency(
-    predicted: Tensor,
-    truth: Tensor,
-    present: Tensor,
+    predicted: Masks,
+    truth: Masks,
+    present: Masks,
     *,
     n_slots: int,
     zero_overlap: bool = False,
@@ -48,6 +49,7 @@ def temporal_consistency(
         tensor(0.5000, dtype=torch.float64)
     """
     op = "temporal_consistency"
+    present = as_tensor(present)
     if not isinstance(present, Tensor) or present.ndim < 2 or present.shape[-2] < 2:
         got = tuple(present.shape) if isinstance(present, Tensor) else type(present).__name__
         raise ValueError(
@@ -90,12 +92,12 @@ class TemporalConsistency(MeanOverImages):
         self.n_slots = n_slots
         self.zero_overlap = zero_overlap
 
-    def per_image(self, predicted: Tensor, truth: Tensor, present: Tensor) -> Tensor:
+    def per_image(self, predicted: Masks, truth: Masks, present: Masks) -> Tensor:
         """The value of each video, float64 ``(...)``; the state does not change."""
         return temporal_consistency(
             predicted, truth, present, n_slots=self.n_slots, zero_overlap=self.zero_overlap
         )
 
-    def update(self, predicted: Tensor, truth: Tensor, present: Tensor) -> None:
+    def update(self, predicted: Masks, truth: Masks, present: Masks) -> None:
         """Add videos: integers ``(..., T, H, W)``, and what is in view ``(..., T, n_objects)``."""
         self.add(self.per_image(predicted, truth, present))

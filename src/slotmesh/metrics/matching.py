@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slotmesh.metrics._contingency import contingency
+from slotmesh.metrics._contingency import Masks, as_tensor, contingency
 from slotmesh.ops import assign, checks
 
 
@@ -21,12 +21,12 @@ class Matching(NamedTuple):
 
 
 def match_objects(
-    predicted: Tensor,
-    truth: Tensor,
+    predicted: Masks,
+    truth: Masks,
     *,
     n_slots: int,
     n_objects: int,
-    present: Tensor | None = None,
+    present: Masks | None = None,
 ) -> Matching:
     """Match objects with slots one to one, maximising the sum of intersections over unions.
 
@@ -59,13 +59,14 @@ def match_objects(
 
 def match(
     op: str,
-    predicted: Tensor,
-    truth: Tensor,
+    predicted: Masks,
+    truth: Masks,
     n_slots: int,
     n_objects: int,
-    present: Tensor | None,
+    present: Masks | None,
 ) -> Matching:
     """:func:`match_objects`, with the name of the metric in its errors."""
+    predicted, truth, present = as_tensor(predicted), as_tensor(truth), as_tensor(present)
     table = contingency(op, predicted, truth, n_slots=n_slots, n_objects=n_objects).mT
     shared, area = table[..., 1:, :], table[..., 1:, :].sum(-1)
     real = area > 0

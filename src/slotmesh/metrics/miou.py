@@ -4,37 +4,38 @@ from typing import Any, Literal, overload
 
 from torch import Tensor
 
+from slotmesh.metrics._contingency import Masks
 from slotmesh.metrics._mean import MeanOverImages
 from slotmesh.metrics.matching import Matching, match
 
 
 @overload
 def fg_miou(
-    predicted: Tensor,
-    truth: Tensor,
+    predicted: Masks,
+    truth: Masks,
     *,
     n_slots: int,
     n_objects: int,
-    present: Tensor | None = None,
+    present: Masks | None = None,
     return_matching: Literal[False] = False,
 ) -> Tensor: ...
 @overload
 def fg_miou(
-    predicted: Tensor,
-    truth: Tensor,
+    predicted: Masks,
+    truth: Masks,
     *,
     n_slots: int,
     n_objects: int,
-    present: Tensor | None = None,
+    present: Masks | None = None,
     return_matching: Literal[True],
 ) -> tuple[Tensor, Matching]: ...
 def fg_miou(
-    predicted: Tensor,
-    truth: Tensor,
+    predicted: Masks,
+    truth: Masks,
     *,
     n_slots: int,
     n_objects: int,
-    present: Tensor | None = None,
+    present: Masks | None = None,
     return_matching: bool = False,
 ) -> Tensor | tuple[Tensor, Matching]:
     """Mean intersection over union of objects and the slots matched with them.
@@ -90,12 +91,12 @@ class ForegroundMIoU(MeanOverImages):
         self.n_slots = n_slots
         self.n_objects = n_objects
 
-    def per_image(self, predicted: Tensor, truth: Tensor, present: Tensor | None = None) -> Tensor:
+    def per_image(self, predicted: Masks, truth: Masks, present: Masks | None = None) -> Tensor:
         """The value of each image, float64 ``(...)``; the state does not change."""
         return fg_miou(
             predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects, present=present
         )
 
-    def update(self, predicted: Tensor, truth: Tensor, present: Tensor | None = None) -> None:
+    def update(self, predicted: Masks, truth: Masks, present: Masks | None = None) -> None:
         """Add images: integers ``(..., H, W)``, and which objects count ``(..., n_objects)``."""
         self.add(self.per_image(predicted, truth, present))

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slotmesh.metrics._contingency import contingency
+from slotmesh.metrics._contingency import Masks, as_tensor, contingency
 from slotmesh.metrics._mean import MeanOverImages
 from slotmesh.metrics.miou import fg_miou
 
 
-def mbo(predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int) -> Tensor:
+def mbo(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tensor:
     """Mean best overlap: each object takes the slot that overlaps it most, mean over objects.
 
     Unlike in :func:`fg_miou`, several objects may take the same slot. With a mask of instances this
@@ -41,7 +41,7 @@ def mbo(predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int) -> Te
     return torch.where(real, best, 0.0).sum(-1) / real.sum(-1)
 
 
-def miou(predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int) -> Tensor:
+def miou(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tensor:
     """Mean intersection over union with the background as one more object.
 
     Slots are matched one to one (Hungarian matching), as in :func:`fg_miou`.
@@ -63,11 +63,12 @@ def miou(predicted: Tensor, truth: Tensor, *, n_slots: int, n_objects: int) -> T
         tensor(0.7500, dtype=torch.float64)
     """
     # Checked as it was given: a message about shifted labels would mislead.
+    predicted, truth = as_tensor(predicted), as_tensor(truth)
     contingency("miou", predicted, truth, n_slots=n_slots, n_objects=n_objects)
     return fg_miou(predicted, truth.long() + 1, n_slots=n_slots, n_objects=n_objects + 1)
 
 
-def class_mask(truth: Tensor, classes: Tensor) -> Tensor:
+def class_mask(truth: Masks, classes: Masks) -> Tensor:
     """The mask of classes behind a mask of instances.
 
     Args:
@@ -84,6 +85,7 @@ def class_mask(truth: Tensor, classes: Tensor) -> Tensor:
         tensor([[0, 5],
                 [5, 8]])
     """
+    truth, classes = as_tensor(truth), as_tensor(classes)
     shapes = (tuple(truth.shape), tuple(classes.shape))
     if truth.ndim < 2 or classes.ndim != truth.ndim - 1 or shapes[0][:-2] != shapes[1][:-1]:
         raise ValueError(
@@ -125,11 +127,11 @@ class MeanBestOverlap(MeanOverImages):
         self.n_slots = n_slots
         self.n_objects = n_objects
 
-    def per_image(self, predicted: Tensor, truth: Tensor) -> Tensor:
+    def per_image(self, predicted: Masks, truth: Masks) -> Tensor:
         """The value of each image, float64 ``(...)``; the state does not change."""
         return mbo(predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects)
 
-    def update(self, predicted: Tensor, truth: Tensor) -> None:
+    def update(self, predicted: Masks, truth: Masks) -> None:
         """Add images: integers ``(..., H, W)``."""
         self.add(self.per_image(predicted, truth))
 
@@ -148,10 +150,10 @@ class MeanIoU(MeanOverImages):
         self.n_slots = n_slots
         self.n_objects = n_objects
 
-    def per_image(self, predicted: Tensor, truth: Tensor) -> Tensor:
+    def per_image(self, predicted: Masks, truth: Masks) -> Tensor:
         """The value of each image, float64 ``(...)``; the state does not change."""
         return miou(predicted, truth, n_slots=self.n_slots, n_objects=self.n_objects)
 
-    def update(self, predicted: Tensor, truth: Tensor) -> None:
+    def update(self, predicted: Masks, truth: Masks) -> None:
         """Add images: integers ``(..., H, W)``."""
         self.add(self.per_image(predicted, truth))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slotmesh.metrics._contingency import contingency
+from slotmesh.metrics._contingency import Masks, as_tensor, contingency
 
 _NEAR = 0.05
 
@@ -31,11 +31,11 @@ class SlotUsage(NamedTuple):
 
 
 def slot_usage(
-    masks: Tensor,
+    masks: Masks,
     *,
-    slots: Tensor | None = None,
-    trace: Tensor | None = None,
-    truth: Tensor | None = None,
+    slots: Masks | None = None,
+    trace: Masks | None = None,
+    truth: Masks | None = None,
     least: float = 0.01,
 ) -> SlotUsage:
     """Measure how many slots are used, how evenly, how decidedly, and which are duplicates.
@@ -61,6 +61,7 @@ def slot_usage(
         >>> found.n_used.item(), found.mass.tolist(), round(found.evenness.item(), 3)
         (2, [0.5, 0.5, 0.0], 0.631)
     """
+    masks, slots, trace, truth = (as_tensor(x) for x in (masks, slots, trace, truth))
     _check(masks, slots, trace, truth, least)
     m = masks.shape[-3]
     winner = masks.argmax(-3)

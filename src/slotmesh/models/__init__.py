@@ -3,6 +3,7 @@
 from slotmesh.models.images import to_unit
 from slotmesh.models.object_discovery import DiscoveryOutput, ObjectDiscovery
 from slotmesh.models.property_predictor import PropertyOutput, PropertyPredictor
+from slotmesh.models.segmentation import Segmentation
 from slotmesh.models.set_copier import SetCopier
 from slotmesh.models.video_object_discovery import VideoObjectDiscovery, VideoOutput
 
@@ -11,6 +12,7 @@ __all__ = [
     "ObjectDiscovery",
     "PropertyOutput",
     "PropertyPredictor",
+    "Segmentation",
     "SetCopier",
     "VideoObjectDiscovery",
     "VideoOutput",

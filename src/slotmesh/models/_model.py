@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+from huggingface_hub import ModelCard
 from torch import nn
 
 from slotmesh.nn import (
@@ -14,6 +16,18 @@ from slotmesh.nn import (
 )
 from slotmesh.nn.part import Part
 from slotmesh.nn.pretrained import Pretrained
+from slotmesh.ops import checks
+
+CARD_HEAD = """---
+library_name: slotmesh
+license: mit
+tags:
+- object-centric-learning
+- slot-attention
+- optimal-transport
+---
+"""
+"""What a page about weights begins with."""
 
 
 class Model(
@@ -25,6 +39,41 @@ class Model(
     coders={Part: (Part.to_config, Part.from_config)},  # pyright: ignore[reportArgumentType]
 ):
     """A network that is saved together with its settings."""
+
+    def source_of_noise(
+        self, generator: torch.Generator | None, seed: int | None
+    ) -> torch.Generator | None:
+        """The given generator, or one with the given seed; with 0 in evaluation mode.
+
+        Raises:
+            ValueError: If both are given.
+        """
+        name = type(self).__name__
+        if generator is not None:
+            if seed is not None:
+                raise ValueError(
+                    f"{name}: got both a generator and a seed, expected one of them. Leave the "
+                    "seed out."
+                )
+            return generator
+        if seed is None:
+            # A compiler cannot trace a new generator: it draws from torch's own.
+            if self.training or torch.compiler.is_compiling():
+                return None
+            seed = 0
+        checks.check_count(name, "seed", seed, 0)
+        device = next(self.parameters()).device
+        if device.type == "meta":
+            return None
+        return torch.Generator(device).manual_seed(seed)
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """What ``save_pretrained`` writes beside weights: what they are, and how to load them."""
+        name = type(self).__name__
+        return ModelCard(
+            f"{CARD_HEAD}\n# {name}\n\nA `slotmesh.models.{name}`, written by `save_pretrained`. "
+            f"Load it with `{name}.from_pretrained(FOLDER)`; `config.json` has its settings.\n"
+        )
 
     def record(self, attention: SlotAttention, **parts: Part) -> None:
         """Store the parts in the saved settings, including those chosen by default."""

@@ -1,4 +1,4 @@
-"""Check and convert images for the models: uint8, or floats from -1 to 1."""
+"""Check and convert images for the models: uint8, or floats from 0 to 1."""
 
 import torch
 from torch import Tensor
@@ -10,16 +10,21 @@ _TOLERANCE = 1e-2
 
 
 def to_unit(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Convert pixels to the range -1 to 1, which the models use and reconstruct.
+    """Convert pixels to the range -1 to 1, which the models use inside and reconstruct.
 
     Args:
-        image: uint8 of any shape, or floats from -1 to 1, which are returned as they are.
+        image: uint8, or floats from 0 to 1, of any shape.
         dtype: Result type for uint8.
+
+    Raises:
+        ValueError: If it has another type or range.
 
     Example:
         >>> import torch
         >>> from slotmesh.models import to_unit
         >>> to_unit(torch.tensor([0, 51, 255], dtype=torch.uint8))
+        tensor([-1.0000, -0.6000,  1.0000])
+        >>> to_unit(torch.tensor([0.0, 0.2, 1.0]))
         tensor([-1.0000, -0.6000,  1.0000])
     """
     return _to_unit("to_unit", "image", _check_tensor("to_unit", "image", image), dtype)
@@ -62,7 +67,7 @@ def _check_tensor(op: str, name: str, image: object) -> Tensor:
     if not isinstance(image, Tensor):
         raise ValueError(
             f"{op}: {name} is a {type(image).__name__}, expected a tensor of uint8, or of floats "
-            "from -1 to 1. Convert it with torch.as_tensor."
+            "from 0 to 1. Convert it with torch.as_tensor."
         )
     return image
 
@@ -72,18 +77,19 @@ def _to_unit(op: str, name: str, image: Tensor, dtype: torch.dtype) -> Tensor:
         return image.to(dtype) / 127.5 - 1.0
     if not image.is_floating_point():
         raise ValueError(
-            f"{op}: {name} has dtype {image.dtype}, expected torch.uint8, or floats from -1 to 1. "
+            f"{op}: {name} has dtype {image.dtype}, expected torch.uint8, or floats from 0 to 1. "
             "Convert pixels from 0 to 255 with .to(torch.uint8)."
         )
     checks.check_finite(op, name, image, "Look for a NaN or an overflow upstream.")
     if checks.can_read_values(image) and image.numel() > 0:
         low, high = (float(x) for x in image.detach().aminmax())
-        if low < -1.0 - _TOLERANCE or high > 1.0 + _TOLERANCE:
+        if low < -_TOLERANCE or high > 1.0 + _TOLERANCE:
             raise ValueError(
-                f"{op}: {name} has values from {low:.4g} to {high:.4g}, expected floats from -1 to "
-                "1. Pass pixels from 0 to 255 as uint8, and those from 0 to 1 as 2 * image - 1."
+                f"{op}: {name} has values from {low:.4g} to {high:.4g}, expected floats from 0 to "
+                f"1. Pass pixels from 0 to 255 as uint8, and those from -1 to 1 as ({name} + 1) / "
+                "2; undo any normalisation by mean and deviation."
             )
-    return image
+    return 2.0 * image - 1.0
 
 
 def _fix(name: str, image: Tensor, shape: tuple[int | str, ...]) -> str:

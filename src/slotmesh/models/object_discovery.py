@@ -8,6 +8,7 @@ from torch import Tensor
 
 from slotmesh.models._model import Model, default_init, discovery_transport
 from slotmesh.models.images import prepare
+from slotmesh.models.segmentation import Segmentation, Square, segment_image
 from slotmesh.nn import (
     ConvEncoder,
     SlotAttention,
@@ -102,20 +103,24 @@ class ObjectDiscovery(Model):
         slots: Tensor | None = None,
         n_slots: int | None = None,
         generator: torch.Generator | None = None,
+        seed: int | None = None,
         trace: bool = False,
     ) -> DiscoveryOutput:
         """Find objects and reconstruct the image.
 
         Args:
-            image: ``(batch, 3, H, W)``: uint8, or floats from -1 to 1.
+            image: ``(batch, 3, H, W)``: uint8, or floats from 0 to 1.
             slots: Initial slots ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
             generator: Random generator for initial slots and MESH's noise.
+            seed: In place of a generator: the same seed, the same result. Default: 0 in evaluation
+                mode, fresh noise in training mode.
             trace: Also return the attention of every iteration.
 
         Returns:
             A :class:`DiscoveryOutput`.
         """
+        generator = self.source_of_noise(generator, seed)
         shape = ("batch", 3, *self.encoder.resolution)
         pixels = prepare("ObjectDiscovery", "image", image, shape, self.attention.to_key.weight)
         found = self.attention(
@@ -124,3 +129,34 @@ class ObjectDiscovery(Model):
         decoded = self.decoder(found.slots)
         reconstruction, masks = compose(decoded)
         return DiscoveryOutput(reconstruction, decoded.rgb, masks, *found)
+
+    def segment(
+        self,
+        image: object,
+        *,
+        seed: int = 0,
+        square: Square = "squeeze",
+        n_slots: int | None = None,
+    ) -> Segmentation:
+        """Segment one image of any size, and show it in a notebook.
+
+        Args:
+            image: A path; a Pillow image; a tensor ``(3, H, W)``, or an array ``(H, W, 3)`` or
+                ``(H, W)``, of uint8 or of floats from 0 to 1.
+            seed: The same seed, the same result.
+            square: How it becomes as large as the model's images: ``"squeeze"`` all of it, or
+                ``"crop"`` the middle square.
+            n_slots: Number of slots; default that of training.
+
+        Returns:
+            A :class:`~slotmesh.models.Segmentation`, on the CPU.
+
+        Example:
+            >>> import torch
+            >>> from slotmesh.models import ObjectDiscovery
+            >>> model = ObjectDiscovery(4, resolution=(32, 32), channels=8)
+            >>> found = model.segment(torch.rand(3, 90, 120))
+            >>> found.masks.shape, found.labels.shape
+            (torch.Size([4, 90, 120]), torch.Size([90, 120]))
+        """
+        return segment_image(self, image, seed=seed, square=square, n_slots=n_slots)

@@ -101,20 +101,24 @@ class PropertyPredictor(Model):
         slots: Tensor | None = None,
         n_slots: int | None = None,
         generator: torch.Generator | None = None,
+        seed: int | None = None,
         trace: bool = False,
     ) -> PropertyOutput:
         """Predict the properties of the objects.
 
         Args:
-            image: ``(batch, 3, H, W)``: uint8, or floats from -1 to 1.
+            image: ``(batch, 3, H, W)``: uint8, or floats from 0 to 1.
             slots: Initial slots ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
             generator: Random generator for initial slots and MESH's noise.
+            seed: In place of a generator: the same seed, the same result. Default: 0 in evaluation
+                mode, fresh noise in training mode.
             trace: Also return the attention of every iteration.
 
         Returns:
             A :class:`PropertyOutput`.
         """
+        generator = self.source_of_noise(generator, seed)
         shape = ("batch", 3, *self.encoder.resolution)
         pixels = prepare("PropertyPredictor", "image", image, shape, self.attention.to_key.weight)
         found = self.attention(

@@ -87,19 +87,27 @@ class SetCopier(Model):
         self.record(self.attention)
 
     def forward(
-        self, inputs: Tensor, *, generator: torch.Generator | None = None, trace: bool = False
+        self,
+        inputs: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        seed: int | None = None,
+        trace: bool = False,
     ) -> SlotAttentionOutput:
         """Find and copy the vectors.
 
         Args:
             inputs: ``(..., n, dim)``.
             generator: Random generator for initial slots and MESH's noise.
+            seed: In place of a generator: the same seed, the same result. Default: 0 in evaluation
+                mode, fresh noise in training mode.
             trace: Also return the attention of every iteration.
 
         Returns:
             A :class:`~slotmesh.nn.SlotAttentionOutput` whose ``slots`` ``(..., m, dim)`` are the
             prediction, after the head if there is one.
         """
+        generator = self.source_of_noise(generator, seed)
         scale = self._scale(inputs) if self.rescale else None
         if scale is not None:
             inputs = inputs / scale

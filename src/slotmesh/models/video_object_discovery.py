@@ -8,6 +8,7 @@ from torch import Tensor
 
 from slotmesh.models._model import Model, default_init, discovery_transport
 from slotmesh.models.images import prepare
+from slotmesh.models.segmentation import Segmentation, Square, segment_video
 from slotmesh.nn import (
     ConvEncoder,
     SlotAttention,
@@ -118,20 +119,24 @@ class VideoObjectDiscovery(Model):
         slots: Tensor | None = None,
         n_slots: int | None = None,
         generator: torch.Generator | None = None,
+        seed: int | None = None,
         trace: bool = False,
     ) -> VideoOutput:
         """Find objects in the first frame, follow them, and reconstruct all frames.
 
         Args:
-            video: ``(batch, T, 3, H, W)``: uint8, or floats from -1 to 1.
+            video: ``(batch, T, 3, H, W)``: uint8, or floats from 0 to 1.
             slots: Initial slots of the first frame ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
             generator: Random generator for initial slots, transitions and MESH's noise.
+            seed: In place of a generator: the same seed, the same result. Default: 0 in evaluation
+                mode, fresh noise in training mode.
             trace: Also return the attention of every iteration.
 
         Returns:
             A :class:`VideoOutput`.
         """
+        generator = self.source_of_noise(generator, seed)
         shape = ("batch", "T", 3, *self.encoder.resolution)
         weight = self.attention.to_key.weight
         pixels = prepare("VideoObjectDiscovery", "video", video, shape, weight)
@@ -149,6 +154,36 @@ class VideoObjectDiscovery(Model):
         reconstruction, masks = compose(decoded)
         kl = torch.stack(divergences).sum(0) if divergences else masks.new_zeros(len(video))
         return VideoOutput(reconstruction, decoded.rgb, masks, *joined, kl)
+
+    def segment(
+        self,
+        video: object,
+        *,
+        seed: int = 0,
+        square: Square = "squeeze",
+        n_slots: int | None = None,
+    ) -> Segmentation:
+        """Segment the frames of one video of any size, and show them in a notebook.
+
+        Args:
+            video: A list of frames, each as :meth:`ObjectDiscovery.segment` takes an image; or a
+                tensor ``(T, 3, H, W)``, or an array ``(T, H, W, 3)``.
+            seed: The same seed, the same result.
+            square: How frames become as large as the model's: ``"squeeze"`` all of them, or
+                ``"crop"`` the middle square.
+            n_slots: Number of slots; default that of training.
+
+        Returns:
+            A :class:`~slotmesh.models.Segmentation` with frames in front, on the CPU.
+
+        Example:
+            >>> import torch
+            >>> from slotmesh.models import VideoObjectDiscovery
+            >>> model = VideoObjectDiscovery(4, resolution=(32, 32), channels=8)
+            >>> model.segment(torch.rand(2, 3, 90, 120)).masks.shape
+            torch.Size([2, 4, 90, 120])
+        """
+        return segment_video(self, video, seed=seed, square=square, n_slots=n_slots)
 
 
 def _join(frames: list[SlotAttentionOutput]) -> SlotAttentionOutput:

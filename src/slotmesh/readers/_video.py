@@ -1,7 +1,8 @@
 """Read single frames of mp4 files with PyAV."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,9 +39,36 @@ def require_av(reader: str) -> ModuleType:
 
 def load_frames(path: Path, frames: Sequence[int], record: int | str | None = None) -> list[Pixels]:
     """Read these frames, in this order: uint8 ``(H, W, 3)`` each."""
-    av = require_av("load_frames")
     wanted, found = set(frames), dict[int, Pixels]()
     count = 0
+    with _opened(path, record) as container:
+        # The frames in between must be decoded too, since each depends on earlier ones.
+        for count, frame in enumerate(container.decode(video=0), 1):
+            if frame.is_corrupt:
+                raise BadRecord(path, record, f"its frame {count - 1} is damaged")
+            if count - 1 in wanted:
+                found[count - 1] = np.asarray(frame.to_ndarray(format="rgb24"))
+            if len(found) == len(wanted):
+                break
+    if len(found) < len(wanted):
+        raise BadRecord(
+            path, record, f"it has {count} frames, expected at least {max(wanted) + 1}: cut short?"
+        )
+    if len({pixels.shape for pixels in found.values()}) > 1:
+        raise BadRecord(path, record, "its frames differ in size")
+    return [found[f] for f in frames]
+
+
+def count_frames(path: Path) -> int:
+    """Count the frames of a clip without decoding them."""
+    with _opened(path, None) as container:
+        return sum(packet.size > 0 for packet in container.demux(video=0))
+
+
+@contextmanager
+def _opened(path: Path, record: int | str | None) -> Iterator[Any]:
+    """Open a clip for decoding; every error inside names it."""
+    av = require_av("load_frames")
     with _untrusted.open_file(path, record, most=_MOST_BYTES) as file:
         try:
             samples = claimed_samples(file)
@@ -52,27 +80,13 @@ def load_frames(path: Path, frames: Sequence[int], record: int | str | None = No
             with av.open(file, mode="r", format="mp4", options=options) as container:
                 _check_codec(container, path, record)
                 container.streams.video[0].codec_context.options = _DECODING
-                # The frames in between must be decoded too, since each depends on earlier ones.
-                for count, frame in enumerate(container.decode(video=0), 1):
-                    if frame.is_corrupt:
-                        raise BadRecord(path, record, f"its frame {count - 1} is damaged")
-                    if count - 1 in wanted:
-                        found[count - 1] = np.asarray(frame.to_ndarray(format="rgb24"))
-                    if len(found) == len(wanted):
-                        break
+                yield container
         except BadRecord:
             raise
         except (av.error.FFmpegError, OSError, EOFError, IndexError, ValueError) as error:
             # FFmpeg's message ends with the file's name, which is a number here.
             why = getattr(error, "strerror", None) or error
             raise BadRecord(path, record, f"it is not an mp4, or damaged: {why}") from error
-    if len(found) < len(wanted):
-        raise BadRecord(
-            path, record, f"it has {count} frames, expected at least {max(wanted) + 1}: cut short?"
-        )
-    if len({pixels.shape for pixels in found.values()}) > 1:
-        raise BadRecord(path, record, "its frames differ in size")
-    return [found[f] for f in frames]
 
 
 def _check_codec(container: Any, path: Path, record: int | str | None) -> None:

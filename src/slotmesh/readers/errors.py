@@ -30,7 +30,7 @@ class BadRecord(ValueError):  # noqa: N818 (it names what was found)
         self.reason = reason
         self.rest_lost = rest_lost
         where = f"{path}" if record is None else f"{path}, record {record}"
-        super().__init__(_one_line(f"{where}: {reason}"))
+        super().__init__(one_line(f"{where}: {reason}"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes pickle their errors; the default would pass the message only.
@@ -38,7 +38,7 @@ class BadRecord(ValueError):  # noqa: N818 (it names what was found)
         return again, (str(self.path), self.record, self.reason)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Escape line breaks and terminal commands, which names in files can hold."""
     shown = (" " if c.isspace() else c for c in text)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)

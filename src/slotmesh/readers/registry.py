@@ -8,12 +8,22 @@ from slotmesh.readers.clevr import ClevrReader
 from slotmesh.readers.clevrer import ClevrerReader
 from slotmesh.readers.clevrtex import ClevrTexReader
 from slotmesh.readers.hdf5 import HDF5Reader
+from slotmesh.readers.images import ImageReader
 from slotmesh.readers.multi_dsprites import MultiDSpritesReader
 from slotmesh.readers.reader import Reader
+from slotmesh.readers.videos import VideoReader
 
 READERS: dict[str, type[Reader]] = {
     reader.name: reader
-    for reader in (ClevrReader, MultiDSpritesReader, ClevrTexReader, ClevrerReader, HDF5Reader)
+    for reader in (
+        ClevrReader,
+        MultiDSpritesReader,
+        ClevrTexReader,
+        ClevrerReader,
+        HDF5Reader,
+        ImageReader,
+        VideoReader,
+    )
 }
 """All readers by their names on the command line."""
 
@@ -43,8 +53,8 @@ def open_reader(name: str, root: Path | str, **options: Any) -> Reader:
     """Open a dataset by the name of its reader.
 
     Args:
-        name: One of :data:`READERS`: ``clevr``, ``multi-dsprites``, ``clevrtex``, ``clevrer`` or
-            ``hdf5``.
+        name: One of :data:`READERS`: ``clevr``, ``multi-dsprites``, ``clevrtex``, ``clevrer``,
+            ``hdf5``, ``images`` or ``videos``.
         root: Where the dataset is.
         **options: Options of the reader, such as ``split`` and ``size``.
 

@@ -7,6 +7,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn import functional as F
 
+from slotmesh._palette import MASK_COLOURS
 from slotmesh.report.drawing import (
     LETTERS,
     MARGIN,
@@ -21,7 +22,7 @@ from slotmesh.report.drawing import (
     write,
     zoomed,
 )
-from slotmesh.report.sheet import MASK_COLOURS, colour_mask
+from slotmesh.report.sheet import colour_mask
 
 MOST_SAMPLES = 6
 """Samples per sheet."""

@@ -11,24 +11,10 @@ from matplotlib.colors import to_rgb
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from slotmesh._palette import MASK_COLOURS
 from slotmesh.files import write_whole
 from slotmesh.report.drawing import PICTURE, Pixels, heat, length, pixels, rgb, write, zoomed
 from slotmesh.worlds import Sample, VectorSample
-
-MASK_COLOURS = (
-    "#2b2f36",
-    "#d1495b",
-    "#2f7fb8",
-    "#3a9d5d",
-    "#e0a11b",
-    "#8f5bb5",
-    "#1fa6a6",
-    "#b5651d",
-    "#e07fb0",
-    "#7a9c1e",
-    "#5468c4",
-)
-"""The background, then one colour per object; they repeat after ten objects."""
 
 Classes = Mapping[str, Sequence[str]]
 NO_CLASSES: Classes = MappingProxyType({})

@@ -7,10 +7,11 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from slotmesh._palette import MASK_COLOURS
 from slotmesh.ops import assign
 from slotmesh.report.drawing import INK, MARGIN, PICTURE, length, masked, pixels, rgb, write, zoomed
 from slotmesh.report.figures import COLOURS
-from slotmesh.report.sheet import MASK_COLOURS, colour_mask
+from slotmesh.report.sheet import colour_mask
 
 _GAP = 8
 _FRAME = 3

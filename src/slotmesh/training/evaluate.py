@@ -63,10 +63,15 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if not settings.root.exists():
             raise ValueError(f"--root is {settings.root}, which does not exist.")
         data = replace(data, root=settings.root)
+        if hasattr(data, "masks"):
+            # Those of other images; the new folder may have its own.
+            data = replace(data, masks=None)
     data = replace(data, test_size=settings.n or data.test_size)
     if settings.partial:
         if getattr(data, "root", None) is None:
             raise ValueError("--partial is for a real dataset: pass its folder with --root.")
+        if not hasattr(data, "partial"):
+            raise ValueError(f"--partial is for datasets; {run.settings.task} takes what is there.")
         data = replace(data, partial=True)
     made = experiment(replace(run.settings, data=data), moved=True)
     if getattr(data, "partial", False) and run.settings.data.root is not None:

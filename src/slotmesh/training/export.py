@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from slotmesh.files import write_whole
+from slotmesh.training.card import model_card
 from slotmesh.training.runs import open_run
 from slotmesh.training.settings import plain
 
@@ -25,7 +26,7 @@ class ExportModel:
 
 
 def run_export_model(settings: ExportModel, console: Console | None = None) -> Path:
-    """Write model.safetensors, config.json and the settings of the run."""
+    """Write model.safetensors, config.json, the settings of the run, and a page about them."""
     console = Console() if console is None else console
     run = open_run(settings.run)
     model: Any = run.load_model()
@@ -37,6 +38,7 @@ def run_export_model(settings: ExportModel, console: Console | None = None) -> P
     model.save_pretrained(settings.out)
     text = json.dumps(plain(run.settings), indent=2) + "\n"
     write_whole(settings.out / "settings.json", text)
+    write_whole(settings.out / "README.md", model_card(run, type(model).__name__, settings.out))
     name = type(model).__name__
     out = escape(str(settings.out))
     console.print(

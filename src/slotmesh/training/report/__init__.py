@@ -1,4 +1,4 @@
-"""``slotmesh report``: one page about runs, beside the paper's numbers."""
+"""``slotmesh report``: one page about runs, beside published numbers where there are any."""
 
 import shlex
 import tempfile
@@ -22,7 +22,7 @@ from slotmesh.training.tasks import TASKS
 
 @dataclass(frozen=True)
 class Report:
-    """Write an HTML page about runs: results beside the paper's, curves, attention and masks."""
+    """Write an HTML page about runs: results, curves, attention and masks."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs, or checkpoints. A run that was not evaluated is evaluated first."""
@@ -51,14 +51,20 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     _check_writable(settings.out)
     found, left_out = _collect(settings.runs, device, console)
     tasks = [task for task in TASKS if any(one.settings.task == task for one in found)]
-    sections = [
-        make_section(
-            [one for one in found if one.settings.task == task],
-            n_samples=settings.n_samples,
-            n_cases=settings.n_cases,
-            device=device,
-        )
+    # Runs on different folders of images are different tasks with one name.
+    groups = {
+        (task, one.run.experiment.title): [
+            other
+            for other in found
+            if (other.settings.task, other.run.experiment.title) == (task, one.run.experiment.title)
+        ]
         for task in tasks
+        for one in found
+        if one.settings.task == task
+    }
+    sections = [
+        make_section(group, n_samples=settings.n_samples, n_cases=settings.n_cases, device=device)
+        for group in groups.values()
     ]
     command = ["slotmesh", "report", *map(str, settings.runs), "--out", str(settings.out)]
     versions = f"slotmesh {slotmesh.__version__}, torch {torch.__version__}"

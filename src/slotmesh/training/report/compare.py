@@ -24,10 +24,11 @@ NAMES = {
     "fg_ari": "FG-ARI",
     "fg_miou": "FG-mIoU",
     "tc": "TC",
+    "mbo": "mBO",
 }
-"""What the paper calls the metrics."""
+"""What papers call the metrics."""
 PERCENT = frozenset(NAMES) - {"nrmse"}
-"""Metrics that the paper gives in percent."""
+"""Metrics that are given in percent."""
 
 # What may differ between runs that are the same but for their seed.
 _NOT_THE_RUN = ("seed", "out", "overwrite", "hardware", "save_every", "log_every", "val_every")
@@ -52,7 +53,8 @@ def metrics_of(found: list[Found]) -> list[str]:
     """All metrics that the paper or the runs have, in the paper's order."""
     seen = {name for one in found for name in (one.evaluation or {}).get("metrics", {})}
     seen |= {name for one in found if one.row is not None for name in one.row.results}
-    return in_order(seen)
+    # Without masks or labels there is nothing but the loss.
+    return in_order(seen) or ["loss"]
 
 
 def in_order(metrics: set[str]) -> list[str]:
@@ -99,7 +101,11 @@ def result_rows(found: list[Found], marks: list[Mark], metrics: list[str]) -> li
 
 def blind_values(found: list[Found]) -> dict[str, float]:
     """Metrics of the blind baseline, if all runs were evaluated on the same samples."""
-    made = [(one.evaluation or {}).get("blind", {}).get("metrics") for one in found]
+    measured = [(one.evaluation or {}).get("blind", {}) for one in found]
+    made = [
+        blind.get("metrics") or {name: blind[name] for name in ("loss",) if name in blind}
+        for blind in measured
+    ]
     made = [values for values in made if values]
     return made[0] if made and all(values == made[0] for values in made) else {}
 
@@ -134,6 +140,8 @@ def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
 def warnings(found: list[Found]) -> list[str]:
     """Why the numbers cannot be compared with the paper's."""
     said: list[str] = []
+    if not found[0].run.experiment.published:
+        return said
     if any(one.settings.preset == "quick" for one in found):
         said.append(
             "Runs marked quick are small and short, to check that everything works. They are not "
@@ -151,9 +159,12 @@ def warnings(found: list[Found]) -> list[str]:
 def notes(found: list[Found], marks: list[Mark]) -> list[str]:
     """Other notes on each run."""
     said: list[str] = []
+    published = bool(found[0].run.experiment.published)
     for one, mark in zip(found, marks, strict=True):
         here = [*one.problems]
-        if one.row is None:
+        if not published:
+            pass
+        elif one.row is None:
             here.append("No row of the paper has these settings.")
         elif one.settings.preset == "paper" and (other := _unlike_paper(one)):
             here.append(f"Unlike the paper's row: {other}.")
@@ -168,16 +179,23 @@ def notes(found: list[Found], marks: list[Mark]) -> list[str]:
     goal = found[0].run.experiment.goal
     better = "higher" if goal.higher else "lower"
     name = NAMES.get(goal.metric, goal.metric)
-    said.append(f"{name}: {better} is better. Small numbers are the paper's.")
+    small = " Small numbers are the paper's." if published else ""
+    said.append(f"{name}: {better} is better.{small}")
     return said
 
 
 def command(settings: Settings) -> str:
     """The line that trains a run with these settings."""
     start = preset(settings.task, settings.variant, settings.preset)
+    different = differences(settings, start)
+    root = getattr(settings.data, "root", None)
+    if root is not None and root.exists():
+        # Defaults that depend on the data.
+        suited = preset(settings.task, settings.variant, settings.preset, root=root)
+        different |= differences(settings, suited)
     changes = {
         name: value
-        for name, value in differences(settings, start).items()
+        for name, value in different.items()
         if name not in ("task", "variant", "preset", "seed", "out", "overwrite")
     }
     words = ["slotmesh", "train", settings.task, "--variant", settings.variant]
@@ -234,7 +252,8 @@ def _duration(seconds: float) -> str:
 
 
 def _values(found: Found) -> dict[str, float]:
-    values = (found.evaluation or {}).get("metrics", {})
+    evaluation = found.evaluation or {}
+    values = evaluation.get("metrics") or {"loss": evaluation.get("loss")}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 

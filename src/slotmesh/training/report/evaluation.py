@@ -15,6 +15,9 @@ def checked(values: dict[str, Any], path: Path) -> dict[str, Any]:
     found["metrics"] = _numbers(values.get("metrics"), "metrics", path)
     blind = _named(values.get("blind") or {}, "blind", path)
     found["blind"] = blind | {"metrics": _numbers(blind.get("metrics") or {}, "blind", path)}
+    for part, name in ((found, "loss"), (found["blind"], "blind.loss")):
+        if "loss" in part:
+            part["loss"] = _number(part["loss"], name, path)
     found["undefined"] = _numbers(values.get("undefined") or {}, "undefined", path)
     found["environment"] = _named(values.get("environment") or {}, "environment", path)
     for name in ("n", "batch_size"):

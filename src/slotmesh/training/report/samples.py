@@ -29,7 +29,9 @@ class SamplePainter:
         known = found.evaluation or {}
         made = found.run.experiment
         if known.get("root") is not None:
-            where = {"root": Path(known["root"]), "partial": known.get("partial", False)}
+            where: dict[str, Any] = {"root": Path(known["root"])}
+            if hasattr(made.settings.data, "partial"):
+                where["partial"] = known.get("partial", False)
             data = replace(made.settings.data, **where)
             made = type(made)(replace(made.settings, data=data))
         self.experiment = made
@@ -61,7 +63,9 @@ class SamplePainter:
         out = self.model(sample.image, generator=noise, trace=trace)
         grid = self.model.encoder.out_grid
         if hasattr(out, "masks"):
-            return discovery_sheet(sample.image, out, grid, truth=sample.mask)
+            # Without masks there is no truth to show.
+            truth = sample.mask if getattr(self.experiment, "has_masks", True) else None
+            return discovery_sheet(sample.image, out, grid, truth=truth)
         attention = out.trace if trace else out.attention
         return attention_sheet(sample.image, attention, grid)
 

@@ -5,6 +5,7 @@ import shlex
 from collections import Counter
 from typing import Any
 
+from slotmesh.files import slug
 from slotmesh.report.run_page import (
     DASHES,
     Chart,
@@ -38,7 +39,7 @@ def make_section(found: list[Found], *, n_samples: int, n_cases: int, device: st
     metrics = compare.metrics_of(found)
     charts, more = _charts(found, marks)
     return Section(
-        name=task.name,
+        name=task.name if task.has_world else slug(task.title),
         title=task.title,
         about=task.about,
         marks=marks,

@@ -5,12 +5,14 @@ the package.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from slotmesh.training.settings import Settings, rebuild
 from slotmesh.training.tasks.clevr_properties import ClevrProperties
 from slotmesh.training.tasks.discovery import ClevrTexDiscovery, MultiDSpritesDiscovery
 from slotmesh.training.tasks.experiment import Experiment
+from slotmesh.training.tasks.images import Images, Videos
 from slotmesh.training.tasks.random_objects import RandomObjectsTask
 from slotmesh.training.tasks.video_discovery import ClevrerLongDiscovery, ClevrerShortDiscovery
 from slotmesh.training.variants import VARIANTS
@@ -24,6 +26,8 @@ TASKS: dict[str, type[Experiment]] = {
         ClevrTexDiscovery,
         ClevrerShortDiscovery,
         ClevrerLongDiscovery,
+        Images,
+        Videos,
     )
 }
 """All tasks."""
@@ -40,8 +44,22 @@ def register_task(task: type[Experiment]) -> None:
     TASKS[task.name] = task
 
 
-def preset(task: str, variant: str = "SA-MESH", preset: str = "quick") -> Settings:
+def preset(
+    task: str,
+    variant: str = "SA-MESH",
+    preset: str = "quick",
+    *,
+    root: Path | None = None,
+    size: int | None = None,
+) -> Settings:
     """The settings that a run of a task starts from.
+
+    Args:
+        task: Its name.
+        variant: Which slot attention.
+        preset: ``quick`` or ``paper``.
+        root: The data, for tasks whose defaults depend on it.
+        size: Of the images, for such tasks; chosen by the task by default.
 
     Raises:
         ValueError: If there is no such task, variant or preset.
@@ -55,7 +73,8 @@ def preset(task: str, variant: str = "SA-MESH", preset: str = "quick") -> Settin
     _check_variant(kind, task, variant)
     if preset not in ("quick", "paper"):
         raise ValueError(f"--preset is {preset!r}, expected quick or paper.")
-    return kind.preset(variant, preset)
+    start = kind.preset(variant, preset)
+    return start if root is None else kind.suited(start, root, size)
 
 
 def experiment(settings: Settings, *, moved: bool = False) -> Experiment:
@@ -78,7 +97,10 @@ def experiment(settings: Settings, *, moved: bool = False) -> Experiment:
         replace(settings, data=replace(settings.data, root=None)).check()
     else:
         settings.check()
-    return kind(settings)
+    made = kind(settings)
+    if not moved:
+        made.check_data()
+    return made
 
 
 def from_plain(values: dict[str, Any], where: str) -> Settings:

@@ -118,7 +118,7 @@ class Discovery(Experiment):
     def losses(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> dict[str, Tensor]:
         """Mean squared error of the reconstruction, colours in [-1, 1]."""
         image = to_unit(sample.image)
-        out = model(image, generator=noise)
+        out = model(sample.image, generator=noise)
         return {"loss": (out.reconstruction - image).square().mean()}
 
     def reads(self, split: Split) -> frozenset[str]:
@@ -137,7 +137,7 @@ class Discovery(Experiment):
     ) -> dict[str, Tensor]:
         """Update the metrics; loss and metrics of each image."""
         image = to_unit(sample.image)
-        out = model(image, generator=noise)
+        out = model(sample.image, generator=noise)
         predicted = out.masks.argmax(1)
         rows = {"loss": (out.reconstruction - image).square().mean((1, 2, 3))}
         for name, metric in metrics.items():

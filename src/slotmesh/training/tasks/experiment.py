@@ -3,7 +3,8 @@
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
 Split = Literal["train", "val", "test"]
+S = TypeVar("S", bound=Settings)
 
 
 class Source(Protocol):
@@ -49,18 +51,20 @@ class Experiment(ABC):
 
     name: ClassVar[str]
     """On the command line."""
-    title: ClassVar[str]
+    title: str
     """In reports."""
-    about: ClassVar[str]
+    about: str
     """What the task is, in a sentence or two, for reports."""
     how_to_read: ClassVar[str] = ""
     """What pictures of samples show, for reports."""
     settings_type: ClassVar[type[Settings]]
-    goal: ClassVar[Goal]
+    goal: Goal
     leaves_out: ClassVar[dict[str, str]] = {}
     """Variants that cannot be trained on it, each with the reason in a sentence."""
     published: ClassVar[tuple[Row, ...]] = ()
     """Results of a paper, to compare runs with."""
+    has_world: ClassVar[bool] = True
+    """Whether a world stands in for the data; ``--data.root`` is required otherwise."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -79,6 +83,20 @@ class Experiment(ABC):
     @abstractmethod
     def preset(cls, variant: str, preset: str) -> Settings:
         """The settings that a run starts from: those of ``quick`` or ``paper``."""
+
+    @classmethod
+    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+        """A preset with defaults that depend on the data, such as the number of steps.
+
+        Args:
+            start: From :meth:`preset`.
+            root: The data.
+            size: Of the images, if it is not to be chosen.
+        """
+        return start
+
+    def check_data(self) -> None:  # noqa: B027 (most have nothing to check)
+        """Raise a ValueError, before anything is written, if the data cannot be trained on."""
 
     @abstractmethod
     def build(self) -> nn.Module:

@@ -127,7 +127,7 @@ class VideoDiscovery(Experiment):
     def losses(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> dict[str, Tensor]:
         """Mean squared error of the frames, and what a learned transition costs."""
         video = to_unit(sample.image)
-        out = model(video, generator=noise)
+        out = model(sample.image, generator=noise)
         error = (out.reconstruction - video).square().mean()
         if not isinstance(self.settings.transition, LearnedNoiseSettings):
             return {"loss": error}
@@ -155,14 +155,15 @@ class VideoDiscovery(Experiment):
     ) -> dict[str, Tensor]:
         """Update the metrics; loss and metrics of each video, those of frames averaged."""
         video = to_unit(sample.image)
-        out = model(video, generator=noise)
+        out = model(sample.image, generator=noise)
         predicted = out.masks.argmax(2)
         rows = {"loss": (out.reconstruction - video).square().mean((1, 2, 3, 4))}
-        for name in ("fg_ari", "fg_miou"):
-            metrics[name].update(predicted, sample.mask)
-            rows[name] = metrics[name].per_image(predicted, sample.mask).nanmean(-1)  # pyright: ignore
-        metrics["tc"].update(predicted, sample.mask, sample.present)
-        rows["tc"] = metrics["tc"].per_image(predicted, sample.mask, sample.present)  # pyright: ignore
+        for name, metric in metrics.items():
+            # Of these, one compares frames; the others judge each frame.
+            truth = (sample.mask, sample.present) if name == "tc" else (sample.mask,)
+            metric.update(predicted, *truth)
+            values = metric.per_image(predicted, *truth)  # pyright: ignore
+            rows[name] = values if name == "tc" else values.nanmean(-1)
         return rows
 
     def blind(self, sample: Sample) -> nn.Module:

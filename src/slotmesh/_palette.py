@@ -1,0 +1,28 @@
+"""The colours of slots and objects, everywhere."""
+
+MASK_COLOURS = (
+    "#2b2f36",
+    "#d1495b",
+    "#2f7fb8",
+    "#3a9d5d",
+    "#e0a11b",
+    "#8f5bb5",
+    "#1fa6a6",
+    "#b5651d",
+    "#e07fb0",
+    "#7a9c1e",
+    "#5468c4",
+)
+"""The background, then one colour per object; they repeat after ten objects."""
+
+
+def slot_colour(slot: int) -> tuple[int, int, int]:
+    """The colour of a slot, from 0 to 255 each: that of object ``slot + 1``.
+
+    Example:
+        >>> from slotmesh._palette import slot_colour
+        >>> slot_colour(0)
+        (209, 73, 91)
+    """
+    code = MASK_COLOURS[1 + slot % (len(MASK_COLOURS) - 1)]
+    return int(code[1:3], 16), int(code[3:5], 16), int(code[5:7], 16)

@@ -1,0 +1,90 @@
+"""The page beside exported weights: what they are, what they were trained on, how to load them."""
+
+from pathlib import Path
+from typing import Any
+
+from slotmesh.models._model import CARD_HEAD
+from slotmesh.training.reading import read_json
+from slotmesh.training.runs import Run, steps_done
+
+
+def model_card(run: Run, model: str, out: Path) -> str:
+    """A page about a run's weights, in Markdown.
+
+    Args:
+        run: Where the weights come from. If it is itself an export, its page is kept.
+        model: Name of the model's class.
+        out: The folder that the weights go to.
+    """
+    kept = run.folder / "README.md"
+    if run.checkpoint.suffix == ".safetensors" and kept.is_file():
+        return kept.read_text(encoding="utf-8")
+    s: Any = run.settings
+    lines = [f"- Training data: {_data(run)}."]
+    lines.append(
+        f"- Training: seed {s.seed}, {s.steps:,} steps of {s.data.batch_size}.{_best(run)}"
+    )
+    tested = _tested(run)
+    if tested:
+        lines.append(f"- Test: {tested}.")
+    n_slots = s.model.n_slots if hasattr(s.model, "n_slots") else s.data.n_objects
+    size = f", images of {s.data.size} x {s.data.size} pixels" if hasattr(s.data, "size") else ""
+    return (
+        f"{CARD_HEAD}\n# {s.variant} on {_name(run)}\n\n"
+        f"`slotmesh.models.{model}` with the slot attention of {s.variant}: {n_slots} slots"
+        f"{size}.\n\n"
+        + "\n".join(lines)
+        + f"\n\n```python\nfrom slotmesh.models import {model}\n\n"
+        f'model = {model}.from_pretrained("{out}")\n```\n\n'
+        "`settings.json` has all settings of the run.\n"
+    )
+
+
+def _name(run: Run) -> str:
+    title = run.experiment.title
+    return title if run.experiment.has_world else title[:1].lower() + title[1:]
+
+
+def _data(run: Run) -> str:
+    s: Any = run.settings
+    root = getattr(s.data, "root", None)
+    if root is None:
+        n = "samples" if s.data.train_size is None else f"{s.data.train_size:,} samples"
+        world = f"slotmesh's own procedural world for {run.experiment.title}, seed {s.data.seed}"
+        return f"{n} of {world}; no real dataset"
+    # The folder's name, not its path: pages may be handed on.
+    name = Path(root).resolve().name
+    if run.experiment.has_world:
+        return f"{run.experiment.title}, read from `{name}`"
+    kind = "videos" if s.task == "video" else "images"
+    return f"the {kind} in a folder named `{name}`, without labels"
+
+
+def _best(run: Run) -> str:
+    if run.checkpoint.suffix != ".ckpt":
+        return ""
+    step = steps_done(run.checkpoint)
+    why = ", which had the lowest validation loss" if run.checkpoint.stem == "best" else ""
+    return f" The weights are those of step {step:,}{why}."
+
+
+def _tested(run: Run) -> str:
+    """What ``slotmesh evaluate`` found for these weights, if it was run."""
+    path = run.folder / "evaluation.json"
+    if not path.is_file():
+        return ""
+    from slotmesh.training.report.compare import NAMES, PERCENT, shown
+    from slotmesh.training.report.evaluation import checked
+
+    try:
+        found = checked(read_json(path), path)
+    except ValueError:
+        return ""
+    if found.get("checkpoint") != run.checkpoint.name:
+        return ""
+    values = found["metrics"] or {"loss": found["loss"]}
+    words = [
+        f"{NAMES.get(name, name)} {shown(name, value)}{' %' if name in PERCENT else ''}"
+        for name, value in values.items()
+    ]
+    return f"{', '.join(words)}, on {found['n']:,} held-out samples"

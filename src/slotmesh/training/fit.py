@@ -1,0 +1,175 @@
+"""``slotmesh.fit``: from images to a model, in one call."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from torch import Tensor
+
+from slotmesh.models import ObjectDiscovery
+from slotmesh.models.segmentation import read_image
+from slotmesh.readers.images import Square
+from slotmesh.training.places import place_of
+from slotmesh.training.tasks import preset
+from slotmesh.training.train import run_train
+
+# Images are resized when they are read; what is written for that need not be larger.
+_MOST_SIDE = 1024
+
+
+def fit(
+    images: Any,
+    n_slots: int = 7,
+    *,
+    steps: int | None = None,
+    size: int | None = None,
+    batch_size: int | None = None,
+    variant: str = "SA-MESH",
+    start: Literal["quick", "paper"] = "quick",
+    square: Square | None = None,
+    masks: Path | str | None = None,
+    seed: int = 0,
+    out: Path | str | None = None,
+    device: str = "auto",
+    progress: bool = True,
+) -> ObjectDiscovery:
+    """Train a model that finds the objects in your images, without labels.
+
+    It is ``slotmesh train images`` with a temporary folder, and the same defaults: steps, size and
+    shape follow from the images.
+
+    Args:
+        images: A folder; a list of paths, Pillow images or arrays; a tensor ``(N, 3, H, W)`` or an
+            array ``(N, H, W, 3)``, of uint8 or of floats from 0 to 1; or a ``torch`` dataset whose
+            items are images, tuples that begin with one, or dicts with an ``"image"``. At least
+            three: some are held out.
+        n_slots: Number of slots: the largest number of objects, plus one for the background.
+        steps: Training steps; default from the number of images.
+        size: Width and height that images are resized to; default from their size, at most 32 for
+            ``"quick"`` and 64 for ``"paper"``.
+        batch_size: Images per step.
+        variant: Which slot attention: SA, SA-SH or SA-MESH.
+        start: Where the other settings start: ``"quick"`` is a small network, for minutes on a CPU;
+            ``"paper"`` the paper's, for hours on a GPU.
+        square: ``"crop"`` takes the middle square of images, ``"squeeze"`` everything; default from
+            their shape.
+        masks: Folder of masks for metrics, if ``images`` is a folder; default ``masks`` in it.
+        seed: Of the initial weights, the order of the images and all noise.
+        out: Folder for the run, to evaluate or report on it later; default a temporary one.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
+        progress: Whether to show it.
+
+    Returns:
+        The trained model, in evaluation mode. ``model.segment(image)`` shows what it finds.
+
+    Raises:
+        ValueError: If there are no images, or a setting is wrong.
+
+    Example:
+        >>> import slotmesh, torch
+        >>> images = torch.rand(8, 3, 16, 16)
+        >>> model = slotmesh.fit(images, n_slots=3, steps=2, progress=False)
+        >>> model.segment(images[0]).masks.shape
+        torch.Size([3, 16, 16])
+    """
+    place = place_of(device)
+    accelerator = "cpu" if place.type == "cpu" else "gpu"
+    with tempfile.TemporaryDirectory(prefix="slotmesh-") as temporary:
+        folder = Path(temporary) / "run" if out is None else Path(out)
+        if isinstance(images, str | Path):
+            root = Path(images)
+        else:
+            beside = folder.with_name(f"{folder.name}-images")
+            root = _write(images, beside, max(_MOST_SIDE, 2 * (size or 0)))
+        settings: Any = preset("images", variant, start, root=root, size=size)
+        data = {"root": root, "masks": None if masks is None else Path(masks)}
+        data |= {"square": square} if square else {}
+        data |= {"batch_size": batch_size} if batch_size else {}
+        changes: dict[str, Any] = {"seed": seed, "out": folder}
+        if steps is not None:
+            every = max(1, steps // 5)
+            changes |= {"steps": steps, "val_every": every, "save_every": every}
+            changes["optim"] = replace(
+                settings.optim, warmup=min(settings.optim.warmup, steps // 5)
+            )
+        settings = replace(
+            settings,
+            data=replace(settings.data, **data),
+            model=replace(settings.model, n_slots=n_slots),
+            hardware=replace(settings.hardware, accelerator=accelerator),
+            **changes,
+        )
+        run = run_train(settings, _Screen(hidden=str(temporary), quiet=not progress))
+        model = run.load_model(place)
+    assert isinstance(model, ObjectDiscovery)
+    return model
+
+
+class _Screen(Console):
+    """Shows everything but lines about a temporary folder, which nobody can look into later."""
+
+    def __init__(self, *, hidden: str, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._hidden = hidden
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print unless a line names the folder."""
+        if not any(self._hidden in str(one) for one in objects):
+            super().print(*objects, **options)
+
+
+def _write(images: Any, folder: Path, most: int) -> Path:
+    """Write images as files, which training reads as any folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ValueError(
+            f"fit: {folder}, where the images of the run go, is not empty. Choose another out."
+        )
+    n = 0
+    for n, image in enumerate(_items(images), 1):
+        shown = Image.fromarray(np.ascontiguousarray(read_image("fit", image).movedim(0, -1)))
+        shown.thumbnail((most, most))
+        shown.save(folder / f"{n:07d}.png", compress_level=1)
+    if n < 3:
+        with contextlib.suppress(OSError):
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+        raise ValueError(f"fit: got {n} images, expected at least 3: some are held out.")
+    return folder
+
+
+def _items(images: Any) -> Iterator[Any]:
+    """The images of anything that holds some."""
+    if isinstance(images, Tensor | np.ndarray):
+        if images.ndim != 4:
+            expected = "(N, 3, H, W)" if isinstance(images, Tensor) else "(N, H, W, 3)"
+            raise ValueError(
+                f"fit: images have shape {tuple(images.shape)}, expected {expected}: several "
+                "images of one size."
+            )
+        yield from images
+        return
+    if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
+        # A dataset need not be iterable, nor end with an IndexError.
+        found: Iterable[Any] = (images[i] for i in range(len(images)))
+    elif isinstance(images, Iterable):
+        found = images
+    else:
+        raise ValueError(
+            f"fit: images is a {type(images).__name__}, expected a folder, a list of paths, a "
+            "tensor (N, 3, H, W) or a dataset."
+        )
+    for item in found:
+        if isinstance(item, dict):
+            if "image" not in item:
+                raise ValueError(f"fit: an item has {', '.join(map(str, item))}, expected 'image'.")
+            yield item["image"]
+        else:
+            yield item[0] if isinstance(item, tuple | list) and len(item) else item

@@ -1,0 +1,171 @@
+"""``slotmesh score``: how well masks of anybody's model agree with the truth."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from slotmesh.files import write_whole
+from slotmesh.metrics import ari, fg_ari, fg_miou, mbo, miou
+from slotmesh.readers import BadRecord
+from slotmesh.readers._listing import describe, find_files
+from slotmesh.readers._photos import load_codes
+from slotmesh.training.evaluate import strict
+
+METRICS = {"fg_ari": fg_ari, "ari": ari, "mbo": mbo, "miou": miou, "fg_miou": fg_miou}
+"""What is measured, by the names in the JSON file."""
+_NAMES = {"fg_ari": "FG-ARI", "ari": "ARI", "mbo": "mBO", "miou": "mIoU", "fg_miou": "FG-mIoU"}
+_ENDINGS = (".png", ".npy")
+_MASK = "-mask"
+# Far more than any mask has, and far fewer colours than a photograph.
+_MOST_LABELS = 1024
+
+
+@dataclass(frozen=True)
+class Score:
+    """Compare two folders of masks: FG-ARI, ARI, mBO, mIoU and FG-mIoU."""
+
+    pred: tyro.conf.Positional[Path]
+    """Folder of predicted masks, PNG (indexed, gray or coloured) or .npy; every value or colour is
+    a segment. That of `slotmesh segment` is understood, too."""
+    truth: tyro.conf.Positional[Path]
+    """Folder of true masks with the same names; 0 or black is the background."""
+    void: int | None = None
+    """Value in the true masks of pixels that do not count, such as 255 in PASCAL VOC; of a
+    coloured mask, 65536 R + 256 G + B."""
+    out: Path | None = None
+    """JSON file for the results, with those of every image."""
+
+
+def run_score(settings: Score, console: Console | None = None) -> dict[str, Any]:
+    """Measure, print the table, and write the file.
+
+    Raises:
+        ValueError: If a folder has no masks, a mask has no counterpart, or two differ in size.
+    """
+    console = Console() if console is None else console
+    if settings.out is not None and settings.out.is_dir():
+        raise ValueError(f"--out is {settings.out}, which is a folder; expected a file.")
+    pairs = _pairs(settings.pred, settings.truth)
+    images = {name: _measure(*pair, settings.void) for name, pair in pairs.items()}
+    found = {
+        "pred": str(settings.pred),
+        "truth": str(settings.truth),
+        "void": settings.void,
+        "n": len(images),
+        "metrics": {name: _mean([one[name] for one in images.values()]) for name in METRICS},
+        "undefined": {
+            name: sum(one[name] != one[name] for one in images.values()) for name in METRICS
+        },
+        "images": images,
+    }
+    console.print(_table(found))
+    if settings.out is not None:
+        settings.out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(settings.out, json.dumps(strict(found), indent=2) + "\n")
+        console.print(f"Written: [bold]{escape(str(settings.out))}[/bold]", soft_wrap=True)
+    return found
+
+
+def score_masks(
+    predicted: NDArray[Any], truth: NDArray[Any], void: int | None = None
+) -> dict[str, float]:
+    """All metrics of one image, NaN where one is not defined.
+
+    Args:
+        predicted: Integers ``(H, W)``; every value is a segment.
+        truth: Integers ``(H, W)``; 0 is the background, every other value an object.
+        void: Value in ``truth`` of pixels that do not count.
+
+    Example:
+        >>> import numpy as np
+        >>> from slotmesh.training.score import score_masks
+        >>> truth = np.array([[0, 0, 7, 7], [255, 9, 9, 9]])
+        >>> found = score_masks(np.array([[5, 5, 1, 1], [1, 2, 2, 2]]), truth, void=255)
+        >>> found["ari"], found["fg_ari"], found["mbo"]
+        (1.0, 1.0, 1.0)
+    """
+    keep = np.ones(truth.shape, dtype=bool) if void is None else truth != void
+    segments, slot = np.unique(predicted[keep], return_inverse=True)
+    labels = np.unique(truth[keep])
+    objects = labels[labels != 0]
+    label = np.where(truth[keep] == 0, 0, 1 + np.searchsorted(objects, truth[keep]))
+    sizes = {"n_slots": max(1, len(segments)), "n_objects": max(1, len(objects))}
+    # One row of pixels: which of them are neighbours does not matter.
+    rows = (slot.reshape(1, -1), label.reshape(1, -1))
+    return {name: float(metric(*rows, **sizes)) for name, metric in METRICS.items()}
+
+
+def _pairs(pred: Path, truth: Path) -> dict[str, tuple[Path, Path]]:
+    """The masks of each image, by name."""
+    mine, theirs = _masks(pred), _masks(truth)
+    for have, lack, of, where in (
+        (mine, theirs, "a prediction without its truth", truth),
+        (theirs, mine, "a true mask without its prediction", pred),
+    ):
+        alone = sorted(set(have) - set(lack))
+        if alone:
+            more = f", and {len(alone) - 1} others" if len(alone) > 1 else ""
+            reason = f"it is {of}: {where} has no {alone[0]}.png or .npy{more}"
+            raise BadRecord(have[alone[0]], None, reason)
+    return {name: (mine[name], theirs[name]) for name in sorted(mine)}
+
+
+def _masks(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ValueError(f"{folder} {what}, expected a folder of masks.")
+    names = find_files(folder, _ENDINGS)
+    if not names:
+        raise ValueError(f"{folder} has no masks, PNG or .npy: {describe(folder)}.")
+    stems = [(name.rpartition(".")[0], name) for name in names]
+    if any(stem.endswith(_MASK) for stem, _ in stems):
+        # What `slotmesh segment` wrote: overlays are not masks.
+        stems = [(s.removesuffix(_MASK), name) for s, name in stems if s.endswith(_MASK)]
+    found: dict[str, Path] = {}
+    for stem, name in stems:
+        if stem in found:
+            reason = f"{found[stem].name} is a mask of the same image, expected one"
+            raise BadRecord(folder / name, None, reason)
+        found[stem] = folder / name
+    return found
+
+
+def _measure(pred: Path, truth: Path, void: int | None) -> dict[str, float]:
+    predicted, true = load_codes(pred), load_codes(truth)
+    if predicted.shape != true.shape:
+        mine, theirs = (f"{x.shape[1]} x {x.shape[0]}" for x in (predicted, true))
+        reason = (
+            f"it has {mine} pixels, and {truth} {theirs}, expected the same. Resize one of them"
+        )
+        raise BadRecord(pred, None, reason)
+    for path, codes in ((pred, predicted), (truth, true)):
+        n = len(np.unique(codes))
+        if n > _MOST_LABELS:
+            reason = f"it has {n} different values, expected a mask of at most {_MOST_LABELS}"
+            raise BadRecord(path, None, reason)
+    return score_masks(predicted, true, void)
+
+
+def _mean(values: list[float]) -> float:
+    defined = [value for value in values if value == value]
+    return float(np.mean(defined)) if defined else float("nan")
+
+
+def _table(found: dict[str, Any]) -> Table:
+    table = Table(title=f"{found['n']} images", title_justify="left")
+    table.add_column("metric")
+    table.add_column("mean, %", justify="right")
+    table.add_column("", style="dim")
+    for name, value in found["metrics"].items():
+        n = found["undefined"][name]
+        shown = f"{100 * value:.2f}" if value == value else "undefined"
+        table.add_row(_NAMES[name], shown, f"undefined for {n}" if n else "")
+    return table

@@ -1,0 +1,169 @@
+"""``slotmesh segment``: what a trained model finds in your images."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import tyro
+from PIL import Image, ImageDraw
+from rich.console import Console
+from rich.markup import escape
+
+from slotmesh.files import write_whole
+from slotmesh.models import ObjectDiscovery, Segmentation, VideoObjectDiscovery
+from slotmesh.readers import BadRecord, _photos
+from slotmesh.readers._listing import describe, find_files
+from slotmesh.report.drawing import write
+from slotmesh.training.places import place_of
+from slotmesh.training.runs import open_run
+from slotmesh.training.settings import at_least
+from slotmesh.training.weights import locate
+
+_MOST_ROWS = 40
+_CAPTION = 20
+_GAP = 8
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Find objects in your images: masks, overlays, slots, and a sheet of all of them."""
+
+    model: tyro.conf.Positional[str]
+    """A run, a checkpoint, an export, or the name of weights that come with slotmesh, such as
+    multi-dsprites-sa-mesh."""
+    images: tyro.conf.Positional[tuple[Path, ...]]
+    """PNG, JPEG, WebP or BMP files, or folders of them; for a model of videos, the frames of one
+    video in order."""
+    out: Path = Path("segments")
+    """Folder to write to: NAME-mask.png, NAME-overlay.png and NAME.npz per image, and sheet.png."""
+    seed: int = 0
+    """Another seed, other initial slots."""
+    n_slots: int | None = None
+    """Slots; as many as in training by default."""
+    square: Literal["auto", "crop", "squeeze"] = "auto"
+    """How an image becomes square: crop takes the middle, squeeze everything; auto: as in
+    training."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+
+def run_segment(settings: Segment, console: Console | None = None) -> Path:
+    """Segment all images, write the files, and return the path of the sheet.
+
+    Raises:
+        ValueError: If the model cannot segment, or no image can be read.
+    """
+    console = Console() if console is None else console
+    if not settings.images:
+        raise ValueError("Got no image, expected at least one: slotmesh segment MODEL IMAGE...")
+    at_least("seed", settings.seed, 0)
+    if settings.n_slots is not None:
+        at_least("n_slots", settings.n_slots, 1)
+    run = open_run(locate(settings.model))
+    model: Any = run.load_model(place_of(settings.device))
+    if not isinstance(model, ObjectDiscovery | VideoObjectDiscovery):
+        raise ValueError(
+            f"{settings.model} is a model of {run.settings.task}, which makes no masks; expected "
+            "one of object discovery, such as `slotmesh train images` makes."
+        )
+    square = settings.square
+    if square == "auto":
+        square = getattr(run.settings.data, "square", "squeeze")
+    options = {"seed": settings.seed, "square": square, "n_slots": settings.n_slots}
+    paths = _expanded(settings.images)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    found: list[tuple[str, Segmentation]] = []
+    bad: list[BadRecord] = []
+    if isinstance(model, VideoObjectDiscovery):
+        found.append((paths[0].stem, model.segment(paths, **options)))
+        _write(settings.out, *found[0], names=_unique(paths))
+    else:
+        for path, name in zip(paths, _unique(paths), strict=True):
+            try:
+                one = model.segment(path, **options)
+            except BadRecord as error:
+                bad.append(error)
+                console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
+                continue
+            _write(settings.out, name, one, names=[name])
+            if len(found) < _MOST_ROWS:
+                found.append((path.name, one))
+    if not found:
+        raise ValueError(f"None of the {len(paths)} images can be read.")
+    sheet = settings.out / "sheet.png"
+    write_whole(sheet, _png(_sheet(found)))
+    n = len(paths) - len(bad)
+    skipped = f", skipped {len(bad)}" if bad else ""
+    console.print(
+        f"Segmented {n} images{skipped}. Written: [bold]{escape(str(sheet))}[/bold]",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return sheet
+
+
+def _expanded(images: Sequence[Path]) -> list[Path]:
+    """All images: files as they are given, folders by what they hold."""
+    found: list[Path] = []
+    for path in images:
+        if path.is_dir():
+            names = find_files(path, _photos.ENDINGS)
+            if not names:
+                raise ValueError(f"{path} has no {_photos.KINDS} images: {describe(path)}.")
+            found += [path / name for name in names]
+        elif not path.exists():
+            raise ValueError(f"{path} does not exist, expected an image or a folder of images.")
+        else:
+            found.append(path)
+    return found
+
+
+def _unique(paths: Sequence[Path]) -> list[str]:
+    """A name for the files of each image; those of several folders may be the same."""
+    seen: dict[str, int] = {}
+    names: list[str] = []
+    for path in paths:
+        seen[path.stem] = n = seen.get(path.stem, 0) + 1
+        names.append(path.stem if n == 1 else f"{path.stem}-{n}")
+    return names
+
+
+def _write(out: Path, name: str, found: Segmentation, *, names: Sequence[str]) -> None:
+    """Masks of each frame under its own name; the rest under that of the first."""
+    for frame, mask in zip(names, found.indexed(), strict=True):
+        write_whole(out / f"{frame}-mask.png", _png(mask))
+    write_whole(out / f"{name}-overlay.png", _png(found.overlay()))
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        slots=found.slots.numpy(),
+        masks=found.masks.numpy(),
+        attention=found.attention.numpy(),
+        labels=found.labels.to(torch.uint8).numpy(),
+    )
+    write_whole(out / f"{name}.npz", buffer.getvalue())
+
+
+def _sheet(found: Sequence[tuple[str, Segmentation]]) -> Image.Image:
+    """Pictures below each other, each with its name."""
+    pictures = [(name, one.picture()) for name, one in found]
+    width = max(picture.width for _, picture in pictures) + 2 * _GAP
+    height = sum(picture.height + _CAPTION + _GAP for _, picture in pictures) + _GAP
+    sheet = Image.new("RGB", (width, height), "white")
+    pen = ImageDraw.Draw(sheet)
+    y = _GAP
+    for name, picture in pictures:
+        write(pen, (_GAP, y), name, bold=True)
+        sheet.paste(picture, (_GAP, y + _CAPTION))
+        y += picture.height + _CAPTION + _GAP
+    return sheet
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()

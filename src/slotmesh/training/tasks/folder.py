@@ -1,0 +1,123 @@
+"""The images or videos of a folder, read once and kept in memory."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from slotmesh.readers import BadRecord, ImageReader, VideoReader
+from slotmesh.worlds import Sample
+
+_THREADS = min(8, os.cpu_count() or 1)
+_MOST_NAMED = 3
+
+
+class Loaded:
+    """Samples in memory.
+
+    Args:
+        whole: All of them, as one batch.
+        split: Which part of the data they are.
+    """
+
+    def __init__(self, whole: Sample, split: str) -> None:
+        self.whole = replace(whole, index=torch.arange(len(whole)))
+        self.split = split
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def sample(self, index: Sequence[int] | range | torch.Tensor) -> Sample:
+        """The samples of these indices, as one batch."""
+        return self.whole[torch.as_tensor(index, dtype=torch.int64)]
+
+
+def load(reader: ImageReader | VideoReader, most: int | None, console: Console) -> Loaded:
+    """Read all samples of a split, or the first ``most``; unreadable ones are skipped and named.
+
+    Raises:
+        ValueError: If none can be read, or they do not fit into memory.
+    """
+    groups = (
+        reader.together() if isinstance(reader, VideoReader) else [[i] for i in range(len(reader))]
+    )
+    _check_memory(reader, min(len(reader), most or len(reader)))
+    bad: list[BadRecord] = list(getattr(reader, "short", []))
+    found: list[Sample] = []
+    kept = 0
+    with ThreadPoolExecutor(_THREADS) as pool, _progress(console) as progress:
+        bar = progress.add_task(f"reading {reader.split}", total=len(groups))
+        for part in pool.map(_reading(reader), groups):
+            progress.advance(bar)
+            if isinstance(part, BadRecord):
+                # A mask that does not fit is a mistake; so many images cannot be left out unseen.
+                if reader.masks is not None and part.path.is_relative_to(reader.masks):
+                    raise part
+                bad.append(part)
+                continue
+            found.append(part)
+            kept += len(part)
+            if most is not None and kept >= most:
+                pool.shutdown(cancel_futures=True)
+                break
+    noun = "videos" if isinstance(reader, VideoReader) else "images"
+    if not found:
+        why = f" {_named(bad)}" if bad else ""
+        raise ValueError(
+            f"None of the {len(reader.names)} {noun} in {reader.root} can be used.{why}"
+        )
+    if bad:
+        words = (
+            f"Skipped {len(bad)} of {len(reader.names)} {noun} for {reader.split}: {_named(bad)}"
+        )
+        console.print(escape(words), highlight=False, soft_wrap=True)
+    whole = Sample.join(found)
+    return Loaded(whole if most is None else whole[:most], str(reader.split))
+
+
+def _reading(
+    reader: ImageReader | VideoReader,
+) -> Callable[[list[int]], Sample | BadRecord]:
+    def read(index: list[int]) -> Sample | BadRecord:
+        try:
+            return reader.sample(index)
+        except BadRecord as bad:
+            return bad
+
+    return read
+
+
+def _named(bad: list[BadRecord]) -> str:
+    shown = "; ".join(str(one) for one in bad[:_MOST_NAMED])
+    more = len(bad) - _MOST_NAMED
+    return f"{shown}; and {more} more." if more > 0 else f"{shown}."
+
+
+def _check_memory(reader: ImageReader | VideoReader, n: int) -> None:
+    frames = reader.n_frames if isinstance(reader, VideoReader) else 1
+    needed = n * frames * (4 * reader.size**2 + reader.max_objects)
+    # Joining the parts takes as much again.
+    most = _memory() // 3
+    if needed > most:
+        raise ValueError(
+            f"{reader.root} has {n:,} samples for {reader.split}, which take "
+            f"{needed / 2**30:.1f} GiB in memory, expected at most {most / 2**30:.1f}. Pass a "
+            "smaller --data.size, or fewer with --data.train-size."
+        )
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 16 << 30
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

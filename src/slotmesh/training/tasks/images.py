@@ -1,0 +1,373 @@
+"""Object discovery on your own images and videos: any folder of them, masks or not."""
+
+import os
+import statistics
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+import torch
+from rich.console import Console
+
+from slotmesh.files import slug
+from slotmesh.readers import BadRecord, ImageReader, VideoReader, _photos, _video
+from slotmesh.readers.images import Square, chosen, find_images, find_masks
+from slotmesh.readers.videos import find_videos
+from slotmesh.training.settings import Data, Optim, Settings, at_least
+from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, quick_transport
+from slotmesh.training.tasks.experiment import Goal, Source, Split
+from slotmesh.training.tasks.folder import Loaded, load
+from slotmesh.training.tasks.image_model import ImageModel
+from slotmesh.training.tasks.video_discovery import VideoDiscovery, VideoDiscoverySettings
+from slotmesh.training.variants import VARIANTS, MeshSettings
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+_SHEET = (
+    "Attention and masks are multiplied with the image; each attention map is scaled so that its "
+    "largest value is 1. Segments show in colour which slot has the largest mask."
+)
+_SLOTS = 7
+_MOST_SLOTS = 24
+# Files that are looked into to choose defaults.
+_LOOKED_AT = 64
+
+D = TypeVar("D", bound="FolderData")
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class FolderData(Data):
+    """What is trained and evaluated on."""
+
+    test_size: int = 1000
+    """Test samples, for `slotmesh evaluate`; all that there are, if fewer."""
+    val_size: int = 320
+    """Validation samples; all that there are, if fewer."""
+    seed: int = 0
+    """Another seed divides the folder into other images for training, validation and test."""
+    root: Path | None = None
+    """The folder (required); nested folders are searched too."""
+    masks: Path | None = None
+    """Folder of the masks, PNG files of the images' names, for metrics only; ROOT/masks by
+    default, if it exists."""
+    size: int = 64
+    """Width and height that everything is resized to."""
+    square: Square = "crop"
+    """How images become square: crop takes the middle, squeeze everything."""
+
+    workers: ClassVar[int] = 0
+    """Samples are kept in memory: nobody has to read them meanwhile."""
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        super().check()
+        at_least("data.size", self.size, 8)
+        for name in ("root", "masks"):
+            path = getattr(self, name)
+            if path is not None and not path.is_dir():
+                what = "a file" if path.exists() else "no folder that exists"
+                raise ValueError(f"--data.{name} is {path}, which is {what}; expected a folder.")
+
+
+@dataclass(frozen=True)
+class VideoFolderData(FolderData):
+    """What is trained and evaluated on."""
+
+    n_frames: int = 2
+    """Frames per sample."""
+    stride: int = 1
+    """Frames of the video from one of a sample to the next."""
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        super().check()
+        at_least("data.n_frames", self.n_frames, 2)
+        at_least("data.stride", self.stride, 1)
+
+
+@dataclass(frozen=True)
+class ImagesSettings(DiscoverySettings):
+    """Find the objects in a folder of your own images."""
+
+    preset: Literal["quick", "paper"] = "quick"
+    """Where the other settings start: a small network, minutes on 2 CPU cores; or the size and
+    schedule of the paper's network for Multi-dSprites, hours on a GPU."""
+    data: FolderData = field(default_factory=FolderData)  # pyright: ignore
+
+    @property
+    def folder(self) -> Path:
+        """Of the run, with the name of the images' folder in it."""
+        return _run_folder(self) if self.out is None else self.out
+
+
+@dataclass(frozen=True)
+class VideosSettings(VideoDiscoverySettings):
+    """Find and follow the objects in a folder of your own videos."""
+
+    preset: Literal["quick", "paper"] = "quick"
+    """Where the other settings start: a small network, minutes on 2 CPU cores; or the size and
+    schedule of the paper's network for CLEVRER, hours on a GPU."""
+    data: VideoFolderData = field(default_factory=VideoFolderData)  # pyright: ignore
+
+    @property
+    def folder(self) -> Path:
+        """Of the run, with the name of the videos' folder in it."""
+        return _run_folder(self) if self.out is None else self.out
+
+
+def _run_folder(settings: Any) -> Path:
+    root: Path | None = settings.data.root
+    name = slug(root.resolve().name) if root is not None else ""
+    parts = (name, settings.variant, settings.preset, settings.seed)
+    return Path("runs") / settings.task / "-".join(str(part) for part in parts if part != "")
+
+
+class _Folder:
+    """What both tasks share: a folder, perhaps with masks, read into memory once."""
+
+    has_world = False
+    settings: Any
+    _opened: dict[str, Loaded]
+
+    def _begin(self, noun: str) -> None:
+        """Take the name of the folder, and a goal that needs no masks if there are none."""
+        root = self.settings.data.root
+        self._opened = {}
+        name = None if root is None else root.resolve().name or str(root)
+        self.title = noun.capitalize() if name is None else f"{noun.capitalize()} of {name}"
+        self.about = f"Objects found by reconstructing {noun} through slots, without labels."
+        if not self.has_masks:
+            self.goal = Goal("loss", higher=False)
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether there is anything to compare slots with."""
+        data: FolderData = self.settings.data
+        if data.masks is not None:
+            return True
+        return data.root is not None and (data.root / "masks").is_dir()
+
+    def check_data(self) -> None:
+        """Read the images for training and validation; look for those of the test."""
+        data: FolderData = self.settings.data
+        if data.root is None:
+            raise ValueError(
+                f"--data.root is missing, expected your folder: slotmesh train "
+                f"{self.settings.task} --data.root FOLDER."
+            )
+        if self.has_masks:
+            for split in ("val", "test"):
+                self.reader(split).check_masks()
+        for split in ("train", "val"):
+            self.source(split, torch.device("cpu"))
+        n = len(self._opened["train"])
+        if n < data.batch_size:
+            raise ValueError(
+                f"--data.batch-size is {data.batch_size}, but {data.root} has only {n} samples to "
+                f"train on. Pass --data.batch-size {n}, or add more."
+            )
+
+    def source(self, split: Split, device: torch.device) -> tuple[Source, int | None]:
+        """The samples of a split, in memory."""
+        if split not in self._opened:
+            data: FolderData = self.settings.data
+            sizes = {"train": data.train_size, "val": data.val_size, "test": data.test_size}
+            self._opened[split] = load(self.reader(split), sizes[split], _console())
+        return self._opened[split], len(self._opened[split])
+
+    def reader(self, split: Split) -> Any:
+        """The reader of a split."""
+        data: FolderData = self.settings.data
+        if data.root is None or not data.root.is_dir():
+            raise ValueError(f"--data.root is {data.root}, expected a folder that exists.")
+        options = {
+            name: getattr(data, name)
+            for name in ("size", "square", "masks", "seed", "n_frames", "stride")
+            if hasattr(data, name)
+        }
+        kind = VideoReader if isinstance(data, VideoFolderData) else ImageReader
+        found = kind(data.root, split, **options)
+        if split == "train":
+            found.forget_masks()
+        return found
+
+    def metrics(self) -> "dict[str, Metric]":
+        """FG-ARI, FG-mIoU and mean best overlap where there are masks; none otherwise."""
+        from slotmesh.metrics import ForegroundARI, ForegroundMIoU, MeanBestOverlap
+
+        # Of these, all are undefined for an image without a mask, which is then left out.
+        kinds = {"fg_ari": ForegroundARI, "fg_miou": ForegroundMIoU, "mbo": MeanBestOverlap}
+        sizes = (self.settings.model.n_slots, _photos.MOST_OBJECTS)
+        return {name: kind(*sizes) for name, kind in kinds.items()} if self.has_masks else {}
+
+
+class Images(_Folder, Discovery):
+    """A folder of images."""
+
+    name = "images"
+    title = "Images"
+    how_to_read = _SHEET
+    settings: ImagesSettings
+    settings_type = ImagesSettings
+    max_objects = _photos.MOST_OBJECTS
+
+    def __init__(self, settings: ImagesSettings) -> None:
+        super().__init__(settings)
+        self._begin("images")
+
+    @classmethod
+    def preset(cls, variant: str, preset: str) -> ImagesSettings:
+        """Settings for 1,000 images; :meth:`suited` knows better."""
+        quick = preset == "quick"
+        transport = VARIANTS[variant].transport()
+        if isinstance(transport, MeshSettings):
+            transport = replace(transport, grad="implicit")
+        small = ImageModel(n_slots=_SLOTS, channels=16, slot_dim=32, mlp_dim=64)
+        start = ImagesSettings(
+            task=cls.name,
+            variant=variant,
+            preset="quick" if quick else "paper",
+            log_every=20 if quick else 100,
+            data=FolderData(batch_size=16 if quick else 64, size=32 if quick else 64),
+            model=small if quick else ImageModel(n_slots=_SLOTS),
+            transport=transport,
+        )
+        return _scheduled(start, 1000)
+
+    @classmethod
+    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+        """Steps by the number of images; size and shape by theirs; slots by the masks."""
+        masks = find_masks("--data.root", root, None)
+        names = find_images(root, masks)
+        shapes = [shape for name in _some(names) if (shape := _shape(root / name))]
+        objects = _most_objects(sorted(masks.rglob("*.png"))) if masks else None
+        n = len(chosen("--data.root", root, names, "train", "images"))
+        return _suited(start, n, shapes, objects, size)
+
+
+class Videos(_Folder, VideoDiscovery):
+    """A folder of clips, or of folders of frames."""
+
+    name = "video"
+    title = "Videos"
+    how_to_read = _SHEET
+    settings: VideosSettings
+    settings_type = VideosSettings
+
+    def __init__(self, settings: VideosSettings) -> None:
+        super().__init__(settings)
+        self._begin("videos")
+
+    @classmethod
+    def preset(cls, variant: str, preset: str) -> VideosSettings:
+        """Settings for 1,000 samples; :meth:`suited` knows better."""
+        base = super().preset(variant, preset)
+        quick = preset == "quick"
+        values: dict[str, Any] = {f.name: getattr(base, f.name) for f in fields(base)}
+        values["data"] = VideoFolderData(
+            batch_size=8 if quick else 64, size=32 if quick else 64, n_frames=2 if quick else 4
+        )
+        return _scheduled(VideosSettings(**values), 1000)
+
+    @classmethod
+    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+        """Steps by the number of frames; stride by the length; size and slots as for images."""
+        masks = find_masks("--data.root", root, None)
+        found = find_videos(root, masks)
+        shapes: list[tuple[int, int]] = []
+        lengths: list[int] = []
+        for name in _some(sorted(found), 8):
+            files = found[name]
+            try:
+                if files is None:
+                    lengths.append(_video.count_frames(root / name))
+                    first = _video.load_frames(root / name, [0])[0]
+                    shapes.append((first.shape[0], first.shape[1]))
+                else:
+                    lengths.append(len(files))
+                    shapes.append(_photos.photo_size(root / files[0]))
+            except BadRecord:
+                continue
+        objects = _most_objects(sorted(masks.rglob("*.png"))) if masks else None
+        data: Any = getattr(start, "data")  # noqa: B009
+        length = int(statistics.median(lengths)) if lengths else 1
+        stride = max(1, min(4, (length - 1) // max(1, data.n_frames - 1)))
+        span = (data.n_frames - 1) * stride + 1
+        n = len(chosen("--data.root", root, sorted(found), "train", "videos"))
+        start = replace(start, data=replace(data, stride=stride))  # pyright: ignore
+        return _suited(start, n * max(1, length // span), shapes, objects, size)
+
+    def metrics(self) -> "dict[str, Metric]":
+        """Those of images for each frame, and temporal consistency."""
+        from slotmesh.metrics import TemporalConsistency
+
+        found = super().metrics()
+        return found | {"tc": TemporalConsistency(self.settings.model.n_slots)} if found else {}
+
+
+def _suited(
+    start: Any, n_train: int, shapes: list[tuple[int, int]], objects: int | None, size: int | None
+) -> Any:
+    """A preset for so many samples of these heights and widths, with so many objects."""
+    # Half of them: some may turn out to be unreadable.
+    data = replace(start.data, batch_size=min(start.data.batch_size, max(1, n_train // 2)))
+    if shapes:
+        short = int(statistics.median(min(shape) for shape in shapes))
+        long = statistics.median(max(shape) / min(shape) for shape in shapes)
+        # An image of small size gains nothing from more pixels.
+        least = max(16, short // 8 * 8)
+        data = replace(data, size=min(data.size, least), square="squeeze" if long > 2 else "crop")
+    if size is not None:
+        data = replace(data, size=size)
+    model = start.model
+    if objects is not None:
+        model = replace(model, n_slots=max(2, min(_MOST_SLOTS, objects + 1)))
+    return _scheduled(replace(start, data=data, model=model), n_train)
+
+
+def _scheduled(start: Any, n_train: int) -> Any:
+    """Steps, learning rate and MESH's step for a number of samples and their size."""
+    batch = start.data.batch_size
+    if start.preset == "quick":
+        steps = max(500, min(2000, 20 * n_train // batch))
+        optim = Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0)
+    else:
+        # The paper has 530 epochs, with a warm-up of a fiftieth and a half-life of a fifth.
+        steps = max(20_000, min(500_000, 530 * n_train // batch))
+        optim = Optim(lr=4e-4, warmup=steps // 50, half_life=steps // 5, clip=0.1)
+    every = steps // (5 if start.preset == "quick" else 50)
+    # The norm of a step over a matrix that grows with the image: 8 for 64 x 64, as in the paper.
+    transport = quick_transport(start.transport, start.data.size / 8)
+    changes = {"steps": steps, "val_every": every, "save_every": every}
+    return replace(start, optim=optim, transport=transport, **changes)
+
+
+def _some(names: list[str], most: int = _LOOKED_AT) -> list[str]:
+    """A few names, evenly spaced."""
+    return names[:: -(-len(names) // most)]
+
+
+def _shape(path: Path) -> tuple[int, int] | None:
+    try:
+        return _photos.photo_size(path)
+    except BadRecord:
+        return None
+
+
+def _most_objects(masks: list[Path]) -> int | None:
+    found: list[int] = []
+    for name in _some([str(path) for path in masks]) if masks else []:
+        try:
+            labels = _photos.to_labels(_photos.load_codes(Path(name)), Path(name))
+            found.append(int(labels.max(initial=0)))
+        except BadRecord:
+            continue
+    return max(found, default=None)
+
+
+def _console() -> Console:
+    """Where to say what was skipped: once, by the first of several processes."""
+    first = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+    return Console(stderr=True, quiet=not first)

@@ -1,0 +1,61 @@
+"""Trained weights that come with slotmesh, by name."""
+
+from pathlib import Path
+
+# In an installed copy; in a clone they are beside src.
+_INSTALLED = Path(__file__).parents[1] / "weights"
+_CLONE = Path(__file__).parents[3] / "checkpoints"
+
+
+def names() -> list[str]:
+    """Names of the weights that are here.
+
+    Example:
+        >>> from slotmesh.training.weights import names
+        >>> names()
+        ['clevr-properties-sa', 'clevr-properties-sa-mesh', 'multi-dsprites-sa', ...]
+    """
+    folders = [folder for place in _places() for folder in place.iterdir()]
+    return sorted({f.name for f in folders if (f / "model.safetensors").is_file()})
+
+
+def find(name: str) -> Path:
+    """The folder of weights: those installed with slotmesh, then those of the clone.
+
+    Args:
+        name: Such as ``multi-dsprites-sa-mesh``; ``checkpoints/`` may precede it.
+
+    Raises:
+        ValueError: If there are none of this name; lists those that are here.
+    """
+    plain = name.removeprefix("checkpoints/").rstrip("/")
+    if plain in names():
+        for place in _places():
+            if (place / plain / "model.safetensors").is_file():
+                return place / plain
+    known = ", ".join(names()) or "none, as this copy of slotmesh has no weights"
+    raise ValueError(f"There are no weights named {name!r}, expected one of: {known}.")
+
+
+def locate(model: str) -> Path:
+    """The folder of a run, of an export, or of weights that come with slotmesh.
+
+    Raises:
+        ValueError: If it is neither a path that exists nor the name of weights.
+    """
+    path = Path(model)
+    if path.exists():
+        return path
+    try:
+        return find(model)
+    except ValueError:
+        known = ", ".join(names())
+        raise ValueError(
+            f"{model} is no run, export or checkpoint here, and no weights that come with slotmesh "
+            f"have this name: {known or 'there are none'}. Pass the folder that `slotmesh train` "
+            "or `slotmesh export` wrote, or one of these names."
+        ) from None
+
+
+def _places() -> list[Path]:
+    return [place for place in (_INSTALLED, _CLONE) if place.is_dir()]

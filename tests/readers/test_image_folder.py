@@ -1,0 +1,274 @@
+"""Any folder of images: found, divided, decoded, and what is said about bad ones."""
+
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from slotmesh.readers import BadRecord, ImageReader, open_reader
+from slotmesh.readers._listing import split_names
+from slotmesh.readers._photos import load_codes, load_photo, photo_size, to_labels
+
+from ._folders import blobs, fill, header_of, pixels
+
+
+def test_all_formats_nested_and_sorted(tmp_path: Path) -> None:
+    for name in ("b.PNG", "a.jpg", "deep/er/c.webp", "deep/d.bmp", "e.jpeg"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels()).save(path, lossless=True, quality=95)
+    (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / ".hidden").mkdir()
+    for other in (".hidden/x.png", "._a.png"):
+        Image.fromarray(pixels()).save(tmp_path / other)
+    reader = ImageReader(tmp_path, "all", size=20)
+    assert reader.names == ["a.jpg", "b.PNG", "deep/d.bmp", "deep/er/c.webp", "e.jpeg"]
+    found = reader.sample(range(5))
+    assert found.image.shape == (5, 3, 20, 20)
+    assert found.image.dtype == torch.uint8
+    expected = torch.from_numpy(pixels().copy()).movedim(-1, 0)
+    for i in (1, 2, 3):
+        assert torch.equal(found.image[i], expected)
+    assert (found.image[0].int() - expected.int()).abs().max() < 30
+    assert not reader.has_masks
+    assert not found.mask.any()
+    assert not found.present.any()
+    again = pickle.loads(pickle.dumps(reader))
+    assert torch.equal(again.sample([2]).image, found.image[2:3])
+    assert len(open_reader("images", tmp_path, split=range(1, 4), size=8)) == 3
+
+
+def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
+    fill(tmp_path / "x", 4)
+    (tmp_path / "x" / "again").symlink_to(tmp_path / "x", target_is_directory=True)
+    assert len(ImageReader(tmp_path / "x", "all")) == 4
+
+
+def test_adding_files_moves_no_other() -> None:
+    names = [f"{i}.png" for i in range(400)]
+    before = {part: split_names(names, part) for part in ("train", "val", "test")}
+    assert sorted(n for part in before.values() for n in part) == sorted(names)
+    after = {part: split_names(sorted([*names, "new.png"]), part) for part in before}
+    assert all(set(before[part]) <= set(after[part]) for part in before)
+    assert 0.05 < len(before["val"]) / 400 < 0.15
+    assert split_names(names, "val", seed=1) != before["val"]
+
+
+@pytest.mark.parametrize("n", range(3, 12))
+def test_a_small_folder_has_something_in_every_split(n: int) -> None:
+    parts = [split_names([f"{i}.jpg" for i in range(n)], part) for part in ("train", "val", "test")]
+    assert all(parts)
+    assert sum(map(len, parts)) == n
+
+
+def test_kinds_of_pixels(tmp_path: Path) -> None:
+    gray = pixels()[..., 0]
+    Image.fromarray(gray).save(tmp_path / "gray.png")
+    Image.fromarray(gray.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    Image.fromarray(gray > 100).save(tmp_path / "bits.png")
+    palette = Image.fromarray(pixels()).quantize(8)
+    palette.save(tmp_path / "palette.png")
+    Image.fromarray(pixels()).convert("CMYK").save(tmp_path / "cmyk.jpg", quality=100)
+    alpha = np.dstack([pixels(), np.zeros((20, 20), np.uint8)])
+    alpha[:10, :, 3] = 255
+    Image.fromarray(alpha).save(tmp_path / "alpha.png")
+    Image.merge("LA", list(map(Image.fromarray, (gray, alpha[..., 3])))).save(tmp_path / "la.png")
+    for name in ("gray", "deep"):
+        assert (load_photo(tmp_path / f"{name}.png") == gray[..., None]).all(), name
+    assert (load_photo(tmp_path / "bits.png") == np.where(gray > 100, 255, 0)[..., None]).all()
+    assert (load_photo(tmp_path / "palette.png") == np.asarray(palette.convert("RGB"))).all()
+    assert np.abs(load_photo(tmp_path / "cmyk.jpg").astype(int) - pixels()).max() < 40
+    over_white = load_photo(tmp_path / "alpha.png")
+    assert (over_white[:10] == pixels()[:10]).all()
+    assert (over_white[10:] == 255).all()
+    assert (load_photo(tmp_path / "la.png")[10:] == 255).all()
+
+
+def test_exif_turns_an_image(tmp_path: Path) -> None:
+    image = Image.fromarray(pixels(height=10, width=20))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn it clockwise
+    image.save(tmp_path / "x.png", exif=exif)
+    assert photo_size(tmp_path / "x.png") == (20, 10)
+    assert (load_photo(tmp_path / "x.png") == np.rot90(pixels(height=10, width=20), -1)).all()
+
+
+def test_crop_and_squeeze(tmp_path: Path) -> None:
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 200
+    Image.fromarray(wide).save(tmp_path / "x.png")
+    crop = ImageReader(tmp_path, "all", size=10).sample([0]).image
+    squeeze = ImageReader(tmp_path, "all", size=10, square="squeeze").sample([0]).image
+    assert (crop == 200).all()
+    assert (squeeze[..., :2] == 0).all()
+    assert (squeeze[..., 5] == 200).all()
+    assert (squeeze[..., -2:] == 0).all()
+
+
+def test_a_large_jpeg_is_decoded_small(tmp_path: Path) -> None:
+    Image.fromarray(pixels(height=640, width=900)).save(tmp_path / "x.jpg", quality=95)
+    assert load_photo(tmp_path / "x.jpg").shape == (640, 900, 3)
+    small = load_photo(tmp_path / "x.jpg", 64)
+    assert 64 <= min(small.shape[:2]) < 200
+    expected = np.asarray(Image.fromarray(pixels(height=640, width=900)).resize((90, 64)))
+    again = np.asarray(Image.fromarray(small).resize((90, 64)))
+    assert np.abs(again.astype(int) - expected).mean() < 5
+
+
+def cut(kind: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels(height=200, width=200)).save(buffer, kind)
+    return buffer.getvalue()[: len(buffer.getvalue()) // 2]
+
+
+BAD = {
+    "empty.png": (b"", "it is empty"),
+    "text.jpg": (b"just some words\n", "it is not a PNG, JPEG, WebP or BMP image, or damaged"),
+    "gif.png": (b"GIF89a" + b"\0" * 40, "it is not a PNG, JPEG, WebP or BMP image"),
+    "huge.png": (header_of(30_000, 30_000), r"more than 67,108,864 pixels. Shrink it"),
+    "large.png": (header_of(9000, 9000), r"has 9,000 x 9,000 pixels, expected at most 67,108,864"),
+    "cut.png": (cut("PNG"), "or damaged"),
+    "cut.jpg": (cut("JPEG"), "or damaged"),
+    "cut.webp": (cut("WEBP"), "or damaged"),
+    "cut.bmp": (cut("BMP"), "or damaged"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_named_in_one_line(tmp_path: Path, name: str) -> None:
+    content, message = BAD[name]
+    (tmp_path / name).write_bytes(content)
+    reader = ImageReader(tmp_path, "all")
+    with pytest.raises(BadRecord, match=message) as caught:
+        reader.sample([0])
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_masks_of_every_coding(tmp_path: Path) -> None:
+    mask = blobs(3)
+    expected = torch.from_numpy(mask)
+    colours = np.array([[0, 0, 0], [0, 200, 0], [10, 0, 0], [255, 255, 255]], np.uint8)
+    (tmp_path / "masks" / "a").mkdir(parents=True)
+    (tmp_path / "a").mkdir()
+    indexed = Image.fromarray(mask)
+    indexed.putpalette([7, 7, 7, 255, 0, 0, 0, 255, 0, 0, 0, 255])
+    kinds = {
+        "a/gray": Image.fromarray(mask * 80),
+        "a/indexed": indexed,
+        "rgb": Image.fromarray(colours[mask]),
+        "deep": Image.fromarray(mask.astype(np.uint16) * 1000),
+    }
+    for name, image in kinds.items():
+        image.save(tmp_path / "masks" / f"{name}.png")
+        Image.fromarray(pixels()).save(tmp_path / f"{name}.jpg")
+    Image.fromarray(pixels()).save(tmp_path / "without.jpg")
+    reader = ImageReader(tmp_path, "all", size=20)
+    assert reader.has_masks
+    assert reader.names == ["a/gray.jpg", "a/indexed.jpg", "deep.jpg", "rgb.jpg", "without.jpg"]
+    reader.check_masks()
+    found = reader.sample(range(5))
+    for i in range(4):
+        assert torch.equal(found.mask[i], expected), reader.names[i]
+        assert found.present[i].sum() == 3
+    assert not found.mask[4].any()
+    small = ImageReader(tmp_path, "all", size=10).sample([0]).mask[0]
+    assert set(small.unique().tolist()) == {0, 1, 2, 3}
+    reader.forget_masks()
+    assert not reader.sample([0]).mask.any()
+
+
+def test_masks_from_another_folder(tmp_path: Path) -> None:
+    fill(tmp_path / "images", 4, masks=True)
+    (tmp_path / "images" / "masks").rename(tmp_path / "truth")
+    assert not ImageReader(tmp_path / "images").has_masks
+    reader = ImageReader(tmp_path / "images", "all", masks=tmp_path / "truth")
+    assert reader.sample(range(4)).mask.amax((1, 2)).tolist() == [1, 2, 3, 1]
+    with pytest.raises(ValueError, match=r"the folder of the masks, does not exist"):
+        ImageReader(tmp_path / "images", masks=tmp_path / "nothing")
+
+
+def test_wrong_masks(tmp_path: Path) -> None:
+    root = fill(tmp_path / "x", 4, masks=True)
+    Image.fromarray(blobs()).save(root / "masks" / "other.png")
+    with pytest.raises(BadRecord, match=r"other.png: it is a mask without its image, expected"):
+        ImageReader(root)
+    (root / "masks" / "other.png").unlink()
+    Image.fromarray(blobs(height=8)).save(root / "masks" / "001.png")
+    reader = ImageReader(root, "all")
+    message = r"001.png: the mask has 20 x 8 pixels, its image 20 x 20, expected the same"
+    with pytest.raises(BadRecord, match=message):
+        reader.check_masks()
+    with pytest.raises(BadRecord, match=message):
+        reader.sample([1])
+    (root / "masks" / "001.png").write_bytes(b"no image")
+    with pytest.raises(BadRecord, match=r"001.png: it is not a PNG mask, or damaged"):
+        reader.sample([1])
+    Image.fromarray(pixels()).save(root / "masks" / "001.png")
+    with pytest.raises(BadRecord, match=r"values, expected a mask of at most 255 objects"):
+        reader.sample([1])
+    Image.fromarray(blobs()).save(root / "masks" / "002.jpg")
+    with pytest.raises(BadRecord, match=r"002.jpg: it is in the folder of masks, expected PNG"):
+        ImageReader(root)
+
+
+def test_folders_without_images(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"does not exist, expected a folder"):
+        ImageReader(tmp_path / "nothing")
+    with pytest.raises(ValueError, match=r"images: it is empty. Pass the folder that they are in"):
+        ImageReader(tmp_path)
+    for name in ("b.txt", "a.txt"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match=r"it has 2 other files, such as a.txt"):
+        ImageReader(tmp_path)
+    with pytest.raises(ValueError, match=r"is a file, expected a folder"):
+        ImageReader(tmp_path / "a.txt")
+    fill(tmp_path, 2)
+    with pytest.raises(ValueError, match=r"too few images: there are 2 of them, expected at least"):
+        ImageReader(tmp_path)
+    assert len(ImageReader(tmp_path, "all")) == 2
+    with pytest.raises(ValueError, match=r"split is 'trian', expected one of 'train', 'val'"):
+        ImageReader(tmp_path, "trian")
+    with pytest.raises(ValueError, match=r"square is 'pad', expected 'crop' or 'squeeze'"):
+        ImageReader(tmp_path, square="pad")
+    with pytest.raises(ValueError, match=r"size is 0"):
+        ImageReader(tmp_path, size=0)
+
+
+def test_masks_in_npy_files(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, blobs(2).astype(np.int32))
+    assert (load_codes(path) == blobs(2)).all()
+    np.save(path, np.asfortranarray(blobs(2)))
+    assert (load_codes(path) == blobs(2)).all()
+    bad = {
+        "objects": np.array([[{}]], dtype=object),
+        "floats": np.zeros((4, 4)),
+        "shape": np.zeros(4, np.uint8),
+    }
+    for content in bad.values():
+        np.save(path, content, allow_pickle=True)
+        with pytest.raises(BadRecord, match=r"expected integers \(H, W\)"):
+            load_codes(path)
+    np.save(path, blobs(2))
+    whole = path.read_bytes()
+    # It claims terabytes: nothing is allocated for them.
+    claim = b"(2000000, 2000000), }"
+    path.write_bytes(whole.replace(b"(20, 20), }" + b" " * 10, claim))
+    assert claim in path.read_bytes()
+    with pytest.raises(BadRecord, match=r"not a mask in an .npy file"):
+        load_codes(path)
+    path.write_bytes(whole[:-5])
+    with pytest.raises(BadRecord, match=r"not a mask in an .npy file"):
+        load_codes(path)
+
+
+def test_labels_keep_the_background() -> None:
+    codes = np.array([[5, 0], [900, 5]])
+    assert to_labels(codes, Path("x")).tolist() == [[1, 0], [2, 1]]
+    assert to_labels(np.array([[5, 900]]), Path("x")).tolist() == [[1, 2]]
+    assert to_labels(np.zeros((2, 2), np.int64), Path("x")).tolist() == [[0, 0], [0, 0]]

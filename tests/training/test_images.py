@@ -1,0 +1,211 @@
+"""Your own images and videos: from a folder to a report, with masks or without."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from slotmesh.cli import main
+from slotmesh.readers import ImageReader
+from slotmesh.training.runs import open_run
+from slotmesh.training.tasks import experiment, preset
+
+from ..readers._folders import fill, header_of
+from ..readers.test_video_folder import frames
+from ._jobs import change
+
+TINY = ["--steps", "2", "--val-every", "1", "--save-every", "2", "--log-every", "1"]
+TINY += ["--data.size", "8", "--data.batch-size", "2", "--hardware.accelerator", "cpu"]
+SMALL = ["--model.channels", "8", "--model.slot-dim", "8", "--model.mlp-dim", "8"]
+
+
+def run(*words: Any) -> int:
+    try:
+        main([str(word) for word in words])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def text_of(page: Path) -> str:
+    """What a reader sees of a page."""
+    html = re.sub(r"<style.*?</style>", "", page.read_text(), flags=re.S)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_from_a_folder_to_a_report(
+    tmp_path: Path, masks: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = fill(Path("holiday"), masks=masks)
+    (root / "notes.txt").write_text("ignored")
+    bad = root / ImageReader(root).names[0]
+    bad.write_bytes(bad.read_bytes()[:-40])
+    assert run("train", "images", "--data.root", root, *TINY, *SMALL) == 0
+    said = capsys.readouterr()
+    assert re.search(rf"^Skipped 1 of \d+ images for train: {bad}: it is not a .*\.$", said.err)
+    folder = Path("runs/images/holiday-SA-MESH-quick-0")
+    assert str(folder) in said.out
+    assert ("fg_ari" in said.out) is masks
+    assert run("evaluate", folder, "--device", "cpu") == 0
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert set(found["metrics"]) == ({"fg_ari", "fg_miou", "mbo"} if masks else set())
+    assert found["loss"] > 0
+    assert run("report", folder, "--device", "cpu") == 0
+    text = text_of(Path("report.html"))
+    assert "Images of holiday" in text
+    assert ("FG-ARI" in text) is masks
+    assert "paper" not in text.lower().replace("preset paper", "")
+    assert "Table" not in text
+    assert "dSprites" not in text
+    if not masks:
+        assert f"{found['loss']:.3f}" in text
+    assert run("export", folder, "--out", "weights") == 0
+    # The images are gone: the model is still the same.
+    root.rename("elsewhere")
+    assert open_run(Path("weights")).load_model() is not None
+    assert run("evaluate", "weights", "--device", "cpu") == 1
+    assert "--data.root is holiday, expected a folder that exists" in capsys.readouterr().err
+    assert run("evaluate", "weights", "--device", "cpu", "--root", "elsewhere") == 0
+
+
+def test_two_folders_are_two_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cats", "dogs"):
+        assert run("train", "images", "--data.root", fill(Path(name)), *TINY, *SMALL) == 0
+    assert run("report", *Path("runs/images").iterdir(), "--device", "cpu") == 0
+    text = text_of(Path("report.html"))
+    assert "Images of cats" in text
+    assert "Images of dogs" in text
+
+
+def test_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for i in range(6):
+        frames(Path("clips") / f"{i}", 6, base=10 * i)
+    masks = Path("clips/masks")
+    for i in range(6):
+        (masks / f"{i}").mkdir(parents=True)
+        for t in range(6):
+            mask = np.zeros((16, 24), np.uint8)
+            mask[:8, 12 - t :] = 1
+            Image.fromarray(mask).save(masks / f"{i}" / f"{t:03d}.png")
+    words = ["--data.root", "clips", "--data.stride", "2", *TINY, *SMALL]
+    assert run("train", "video", *words) == 0
+    folder = Path("runs/video/clips-SA-MESH-quick-0")
+    assert run("evaluate", folder, "--device", "cpu") == 0
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert set(found["metrics"]) == {"fg_ari", "fg_miou", "mbo", "tc"}
+    assert run("report", folder, "--device", "cpu") == 0
+    assert "Videos of clips" in text_of(Path("report.html"))
+    assert "paper" not in text_of(Path("report.html")).lower()
+
+
+def test_resuming_sees_the_same_images(tmp_path: Path) -> None:
+    root = fill(tmp_path / "x")
+    words = ["train", "images", "--data.root", root, *TINY, *SMALL, "--out", tmp_path / "run"]
+    assert run(*words) == 0
+    assert run(*words) == 0
+    once = open_run(tmp_path / "run").load_model().state_dict()
+    assert run(*words, "--overwrite") == 0
+    again = open_run(tmp_path / "run").load_model().state_dict()
+    assert all(torch.equal(once[k], again[k]) for k in once)
+
+
+def test_defaults_come_from_the_data(tmp_path: Path) -> None:
+    few = preset("images", root=fill(tmp_path / "few", 12))
+    assert (few.data.size, few.data.square, few.model.n_slots) == (16, "crop", 7)
+    assert few.data.batch_size <= 5
+    assert few.steps == 500
+    wide = preset("images", root=fill(tmp_path / "wide", 12, height=40, width=90))
+    assert (wide.data.size, wide.data.square) == (32, "squeeze")
+    assert wide.transport.lr == 4.0
+    masked = preset("images", root=fill(tmp_path / "masked", 12, masks=True))
+    assert masked.model.n_slots == 4
+    paper = preset("images", preset="paper", root=fill(tmp_path / "large", 12, height=80, width=80))
+    assert (paper.data.size, paper.steps, paper.transport.lr) == (64, 20_000, 8.0)
+    asked = preset("images", root=tmp_path / "few", size=128)
+    assert (asked.data.size, asked.transport.lr) == (128, 16.0)
+
+
+def test_steps_grow_with_the_number_of_images(tmp_path: Path) -> None:
+    tmp_path.joinpath("many").mkdir()
+    for i in range(1000):
+        (tmp_path / "many" / f"{i}.png").write_bytes(header_of(64, 64))
+    found = preset("images", root=tmp_path / "many")
+    assert 900 < found.steps < 1100
+    assert found.data.batch_size == 16
+
+
+def problem(capsys: pytest.CaptureFixture[str], *words: Any, task: str = "images") -> str:
+    """The line that a command ends with, before it has made anything."""
+    capsys.readouterr()
+    out = ["--out", "never"]
+    assert run("train", task, *words, *TINY, *SMALL, *out) == 1
+    error = capsys.readouterr().err.strip()
+    assert "Traceback" not in error
+    assert not Path("never").exists()
+    return error.splitlines()[-1]
+
+
+def test_bad_folders_end_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = problem(capsys)
+    assert "--data.root is missing, expected your folder: slotmesh train images" in said
+    assert "nothing does not exist, expected a folder" in problem(capsys, "--data.root", "nothing")
+    for task in ("images", "video"):
+        assert "--data.root is missing" in problem(capsys, task=task)
+    Path("empty").mkdir()
+    assert "empty has no PNG, JPEG" in problem(capsys, "--data.root", "empty")
+    assert "has no mp4 clips" in problem(capsys, "--data.root", "empty", task="video")
+    Path("text").mkdir()
+    Path("text/readme.txt").write_text("words")
+    assert "1 other files, such as readme.txt" in problem(capsys, "--data.root", "text")
+    fill(Path("few"), 2)
+    assert "too few images" in problem(capsys, "--data.root", "few")
+    fill(Path("small"), 3)
+    said = problem(capsys, "--data.root", "small")
+    assert "--data.batch-size is 2, but small has only 1 samples to train on" in said
+    Path("broken").mkdir()
+    for i in range(12):
+        Path(f"broken/{i}.jpg").write_bytes(b"no image")
+    said = problem(capsys, "--data.root", "broken")
+    assert re.search(r"None of the \d+ images in broken can be used. broken/\d+.jpg: it is", said)
+    assert re.search(r"and \d+ more\.$", said)
+    for i in range(12):
+        Path(f"broken/{i}.jpg").write_bytes(header_of(30_000, 30_000))
+    assert "67,108,864 pixels. Shrink it" in problem(capsys, "--data.root", "broken")
+
+
+def test_bad_masks_end_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = fill(Path("x"), masks=True)
+    assert "--data.masks is no" in problem(capsys, "--data.root", root, "--data.masks", "no")
+    made = experiment(change(preset("images", root=root), data__root=root))
+    held_out = made.reader("val").names[0]
+    path = root / "masks" / held_out
+    right = path.read_bytes()
+    Image.new("L", (4, 4)).save(path)
+    assert f"{held_out}: the mask has 4 x 4 pixels, its image 20 x 20" in problem(
+        capsys, "--data.root", root
+    )
+    path.write_bytes(right)
+    Image.new("L", (20, 20)).save(root / "masks" / "stray.png")
+    assert "stray.png: it is a mask without its image" in problem(capsys, "--data.root", root)
+
+
+def test_more_than_fits_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotmesh.training.tasks.folder._memory", lambda: 1000)
+    settings = change(preset("images"), data__root=fill(tmp_path / "x"))
+    with pytest.raises(ValueError, match=r"which take .* GiB in memory, .*smaller --data.size"):
+        experiment(settings)

@@ -1,0 +1,226 @@
+"""``slotmesh segment``, ``model.segment`` and the weights that come with slotmesh."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from slotmesh.cli import main
+from slotmesh.models import ObjectDiscovery, VideoObjectDiscovery
+from slotmesh.nn import Softmax
+from slotmesh.training import weights
+from slotmesh.training.export import ExportModel, run_export_model
+
+from ..readers._folders import fill, header_of, pixels
+from ._jobs import fake_run, tiny
+
+SMALL = {"channels": 8, "slot_dim": 8, "mlp_dim": 8}
+
+
+@pytest.fixture(scope="module")
+def model() -> ObjectDiscovery:
+    torch.manual_seed(0)
+    return ObjectDiscovery(3, Softmax(), resolution=(16, 16), **SMALL).eval()
+
+
+def run(*words: Any) -> int:
+    try:
+        main([str(word) for word in words])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_every_kind_of_image_is_the_same_image(model: ObjectDiscovery, tmp_path: Path) -> None:
+    array = pixels(height=30, width=40)
+    Image.fromarray(array).save(tmp_path / "x.png")
+    tensor = torch.from_numpy(array.copy()).movedim(-1, 0)
+    found = model.segment(tensor)
+    for image in (
+        array,
+        array / 255,
+        tensor / 255,
+        Image.fromarray(array),
+        tmp_path / "x.png",
+        str(tmp_path / "x.png"),
+    ):
+        other = model.segment(image)
+        assert torch.equal(other.labels, found.labels)
+        assert torch.equal(other.slots, found.slots)
+    gray = model.segment(array[..., 0])
+    assert torch.equal(gray.image, tensor[:1].expand(3, -1, -1))
+
+
+def test_what_a_segmentation_holds(model: ObjectDiscovery) -> None:
+    found = model.segment(pixels(height=30, width=40))
+    assert found.masks.shape == (3, 30, 40)
+    torch.testing.assert_close(found.masks.sum(0), torch.ones(30, 40))
+    assert torch.equal(found.labels, found.masks.argmax(0))
+    assert found.slots.shape == (3, 8)
+    assert found.attention.shape == (3, *model.encoder.out_grid)
+    assert found.reconstruction.shape == (3, 16, 16)
+    assert found.overlay().size == (40, 30)
+    [indexed] = found.indexed()
+    assert indexed.mode == "P"
+    assert (np.asarray(indexed) == found.labels.numpy()).all()
+    picture = Image.open(io.BytesIO(found._repr_png_()))
+    assert picture.format == "PNG"
+    # The image, the overlay and three slots.
+    assert picture.size == (5 * 192 + 4 * 4, 144)
+
+
+def test_segments_are_the_models_own(model: ObjectDiscovery) -> None:
+    image = torch.from_numpy(pixels(height=16, width=16).copy()).movedim(-1, 0)
+    found = model.segment(image, seed=4)
+    with torch.inference_mode():
+        out = model(image[None], seed=4)
+    torch.testing.assert_close(found.masks, out.masks[0])
+    torch.testing.assert_close(found.slots, out.slots[0])
+    assert torch.equal(found.masks, model.segment(image, seed=4).masks)
+    assert not torch.equal(found.slots, model.segment(image, seed=5).slots)
+    assert model.segment(image, n_slots=5).masks.shape[0] == 5
+    model.train()
+    assert torch.equal(found.masks, model.segment(image, seed=4).masks)
+    assert model.training
+    model.eval()
+
+
+def test_crop_takes_the_middle(model: ObjectDiscovery) -> None:
+    array = pixels(height=20, width=50)
+    found = model.segment(array, square="crop")
+    assert (found.image.movedim(0, -1).numpy() == array[:, 15:35]).all()
+    assert torch.equal(found.masks, model.segment(array[:, 15:35]).masks)
+
+
+BAD = [
+    (lambda: 7, "the image is a int, expected a path, a Pillow image, an array or a tensor"),
+    (lambda: torch.rand(2, 3, 8, 8), r"has shape \(2, 3, 8, 8\), expected \(3, H, W\)"),
+    (lambda: np.zeros((8, 8, 4), np.uint8), r"\(8, 8, 4\), expected \(H, W, 3\) or \(H, W\)"),
+    (lambda: torch.rand(3, 8, 8) - 1, "values from -0.9.* expected uint8, or floats from 0 to 1"),
+    (lambda: torch.ones(3, 8, 8, dtype=torch.int64), "int64 with values from 1 to 1, expected"),
+    (lambda: torch.full((3, 8, 8), torch.nan), "values from nan to nan, expected"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), BAD)
+def test_what_is_no_image(model: ObjectDiscovery, make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.segment(make())
+
+
+def test_videos() -> None:
+    torch.manual_seed(0)
+    model = VideoObjectDiscovery(3, Softmax(), resolution=(16, 16), **SMALL).eval()
+    video = torch.rand(2, 3, 20, 24)
+    found = model.segment(video)
+    assert found.masks.shape == (2, 3, 20, 24)
+    assert found.labels.shape == (2, 20, 24)
+    assert found.slots.shape == (2, 3, 8)
+    assert len(found.indexed()) == 2
+    assert Image.open(io.BytesIO(found._repr_png_())).height == 2 * 160 + 4
+    assert torch.equal(model.segment(list(video)).masks, found.masks)
+    with pytest.raises(ValueError, match="frames of 24 x 20 and 8 x 8 pixels, expected"):
+        model.segment([video[0], video[0, :, :8, :8]])
+    with pytest.raises(ValueError, match="frames of no pixels, expected at least one"):
+        model.segment([])
+    with pytest.raises(ValueError, match="the video is a str, expected a list of images"):
+        model.segment("x.mp4")
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    fake_run(tiny("multi-dsprites", "SA", tmp_path / "run", data__size=16), trained=True)
+    return tmp_path / "run"
+
+
+def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = fill(Path("photos"), 2)
+    fill(Path("more/photos"), 1, height=30)
+    assert run("segment", trained, root, "more/photos/000.png", "--device", "cpu") == 0
+    names = {path.name for path in Path("segments").iterdir()}
+    stems = ("000", "001", "000-2")
+    expected = {f"{s}{end}" for s in stems for end in ("-mask.png", "-overlay.png", ".npz")}
+    assert names == expected | {"sheet.png"}
+    assert "Segmented 3 images. Written: segments/sheet.png" in capsys.readouterr().out
+    with np.load("segments/000-2.npz") as found:
+        assert set(found) == {"slots", "masks", "attention", "labels"}
+        assert found["masks"].shape == (6, 30, 20)
+        mask = Image.open("segments/000-2-mask.png")
+        assert mask.mode == "P"
+        assert (np.asarray(mask) == found["labels"]).all()
+        assert (found["labels"] == found["masks"].argmax(0)).all()
+    # An export and a name find the same; another seed does not.
+    run_export_model(ExportModel(trained, Path("export")))
+    first = Path("segments/000.npz").read_bytes()
+    assert run("segment", "export", root / "000.png", "--out", "again", "--device", "cpu") == 0
+    assert Path("again/000.npz").read_bytes() == first
+    words = ("--seed", "1", "--n-slots", "3", "--square", "crop", "--device", "cpu")
+    assert run("segment", "export", root / "000.png", "--out", "other", *words) == 0
+    with np.load("other/000.npz") as found:
+        assert found["masks"].shape == (3, 20, 20)
+
+
+def test_a_model_of_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fake_run(tiny("clevrer-s", "SA", tmp_path / "run", data__size=16), trained=True)
+    fill(Path("frames"), 3)
+    assert run("segment", "run", "frames", "--device", "cpu") == 0
+    names = sorted(path.name for path in Path("segments").iterdir())
+    masks = [f"00{i}-mask.png" for i in range(3)]
+    assert names == sorted([*masks, "000-overlay.png", "000.npz", "sheet.png"])
+
+
+def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def problem(*words: Any) -> str:
+        assert run("segment", *words, "--device", "cpu") == 1
+        said = capsys.readouterr().err
+        assert len(said.strip().splitlines()) == 1
+        return said
+
+    root = fill(Path("photos"), 2)
+    assert "Got no image, expected at least one" in problem(trained)
+    assert "nothing is no run, export or checkpoint here" in problem("nothing", root)
+    assert "multi-dsprites-sa-mesh" in problem("nothing", root)
+    assert "no.png does not exist, expected an image" in problem(trained, "no.png")
+    Path("text").mkdir()
+    Path("text/a.txt").write_text("")
+    assert "text has no PNG, JPEG, WebP or BMP images: it has 1 other" in problem(trained, "text")
+    Path("huge.png").write_bytes(header_of(30_000, 30_000))
+    Path("words.png").write_text("words")
+    assert "None of the 2 images can be read" in problem(trained, "huge.png", "words.png")
+    assert run("segment", trained, "huge.png", root, "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "Skipped huge.png: it is not a" in said
+    assert "Segmented 2 images, skipped 1." in said
+    fake_run(tiny("random-objects", "SA", Path("copier")))
+    assert "copier is a model of random-objects, which makes no masks" in problem("copier", root)
+    assert "--n-slots is 0" in problem(trained, root, "--n-slots", "0")
+
+
+def test_weights_that_come_with_slotmesh(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["clevr-properties-sa", "clevr-properties-sa-mesh", "multi-dsprites-sa"]
+    assert weights.names() == [*names, "multi-dsprites-sa-mesh"]
+    found = weights.find("multi-dsprites-sa-mesh")
+    assert weights.find("checkpoints/multi-dsprites-sa-mesh/") == found
+    assert weights.locate("multi-dsprites-sa-mesh") == found
+    assert weights.locate(str(trained)) == trained
+    fill(Path("photos"), 1, height=64, width=64)
+    assert run("segment", "multi-dsprites-sa-mesh", "photos/000.png", "--device", "cpu") == 0
+    # What is installed comes first.
+    place = Path("installed")
+    run_export_model(ExportModel(trained, place / "multi-dsprites-sa-mesh"))
+    monkeypatch.setattr(weights, "_INSTALLED", place)
+    assert weights.find("multi-dsprites-sa-mesh") == place / "multi-dsprites-sa-mesh"
+    for wrong in ("nothing", "..", "", "../../etc"):
+        with pytest.raises(ValueError, match=r"There are no weights named .* expected one of"):
+            weights.find(wrong)
+    monkeypatch.setattr(weights, "_places", list)
+    with pytest.raises(ValueError, match="this copy of slotmesh has no weights"):
+        weights.find("multi-dsprites-sa")
