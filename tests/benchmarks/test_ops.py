@@ -54,7 +54,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Benchmark, Path, st
 # Baselines
 
 
-@pytest.mark.parametrize("options", [{}, {"lr": 1.5, "n_steps": 2, "n_iters": 3}])
+@pytest.mark.parametrize("options", [{"lr": 5.0}, {"lr": 1.5, "n_steps": 2, "n_iters": 3}])
 def test_eager_baseline_is_mesh(options: dict[str, Any]) -> None:
     cost, noise, weight = randn(3, 3, 5, 17)
     cost.requires_grad_()
@@ -76,7 +76,7 @@ def test_compiled_baseline_is_mesh_in_one_graph(monkeypatch: pytest.MonkeyPatch)
     cost, noise = randn(2, 2, 3, 9)
     found = compiled_mesh()(cost, noise)
     assert asked == {"fullgraph": True, "dynamic": False}
-    torch.testing.assert_close(found, mesh(cost, noise=noise).plan)
+    torch.testing.assert_close(found, mesh(cost, lr=5.0, noise=noise).plan)
 
 
 # The gate

@@ -90,6 +90,25 @@ def test_a_dataset_without_masks_stays_one(tmp_path: Path) -> None:
     assert not HDF5Reader(path).has_masks
 
 
+@pytest.mark.parametrize("shape", [(20, 3, 8, 10), (20, 2, 3, 8, 10)])
+def test_images_alone_are_enough(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    images = random(*shape)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["images"] = images
+    reader = HDF5Reader(tmp_path / "x.h5")
+    assert not reader.has_masks
+    found = reader.sample([3, 19])
+    # Not made by OpenCV as far as anyone knows: RGB.
+    assert (found.image.numpy() == images[[3, 19]]).all()
+    assert found.mask.shape == (2, *shape[1:-3], 8, 10)
+    assert not found.mask.any()
+    assert not found.present.any()
+    parts = [HDF5Reader(tmp_path / "x.h5", part) for part in ("train", "val", "test")]
+    assert [len(part) for part in parts] == [16, 2, 2]
+    rows = torch.cat([part.sample(range(len(part))).image for part in parts])
+    assert (rows.numpy() == images).all()
+
+
 def test_vectors(tmp_path: Path) -> None:
     world = RandomObjects(n_background=3, dim=4)
     path = tmp_path / "v.h5"
@@ -412,7 +431,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a folder"):
         HDF5Reader(tmp_path)
     own(tmp_path / "x.h5")
-    with pytest.raises(ValueError, match="split is 'train', expected one of 'all', or a range"):
-        HDF5Reader(tmp_path / "x.h5", "train")
+    with pytest.raises(ValueError, match="split is 'trian', expected one of 'all', 'train'"):
+        HDF5Reader(tmp_path / "x.h5", "trian")
     with pytest.raises(ValueError, match="channels is 'grb'"):
         HDF5Reader(tmp_path / "x.h5", channels="grb")  # pyright: ignore

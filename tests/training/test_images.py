@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -107,6 +108,28 @@ def test_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "paper" not in text_of(Path("report.html")).lower()
 
 
+@pytest.mark.parametrize("masks", [False, True])
+def test_an_hdf5_file(tmp_path: Path, masks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    with h5py.File("mine.h5", "w") as file:
+        file["images"] = rng.integers(0, 256, (20, 3, 16, 16), dtype=np.uint8)
+        if masks:
+            file["masks"] = rng.integers(0, 2, (20, 4, 1, 16, 16), dtype=np.uint8)
+            file["num_objects"] = np.full(20, 4)
+    start = preset("images", root=Path("mine.h5"))
+    assert (start.data.size, start.model.n_slots) == (16, 5 if masks else 7)
+    words = [*TINY[:-6], *TINY[-4:], *SMALL]
+    assert run("train", "images", "--data.root", "mine.h5", *words) == 0
+    folder = Path("runs/images/mine-h5-SA-MESH-quick-0")
+    assert run("evaluate", folder, "--device", "cpu") == 0
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert ("fg_ari" in found["metrics"]) is masks
+    assert found["n"] == 2
+    assert run("report", folder, "--device", "cpu") == 0
+    assert "Images of mine.h5" in text_of(Path("report.html"))
+
+
 def test_resuming_sees_the_same_images(tmp_path: Path) -> None:
     root = fill(tmp_path / "x")
     words = ["train", "images", "--data.root", root, *TINY, *SMALL, "--out", tmp_path / "run"]
@@ -169,6 +192,13 @@ def test_bad_folders_end_in_one_line(
     Path("text").mkdir()
     Path("text/readme.txt").write_text("words")
     assert "1 other files, such as readme.txt" in problem(capsys, "--data.root", "text")
+    with h5py.File("wide.h5", "w") as file:
+        file["images"] = np.zeros((20, 3, 8, 12), np.uint8)
+    said = problem(capsys, "--data.root", "wide.h5")
+    assert "wide.h5 has samples of shape (3, 8, 12), expected images (3, 8, 8)" in said
+    assert "wide.h5 is a file, expected a folder" in problem(
+        capsys, "--data.root", "wide.h5", task="video"
+    )
     fill(Path("few"), 2)
     assert "too few images" in problem(capsys, "--data.root", "few")
     fill(Path("small"), 3)

@@ -154,6 +154,13 @@ def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert mask.mode == "P"
         assert (np.asarray(mask) == found["labels"]).all()
         assert (found["labels"] == found["masks"].argmax(0)).all()
+    nested = fill(Path("tree/in/side"), 1, masks=True)
+    assert run("segment", trained, "tree", nested, "--out", "found", "--device", "cpu") == 0
+    assert {p.relative_to("found").as_posix() for p in Path("found").rglob("*-mask.png")} == {
+        "in/side/000-mask.png",
+        "in/side/masks/000-mask.png",
+        "000-mask.png",
+    }
     # An export and a name find the same; another seed does not.
     run_export_model(ExportModel(trained, Path("export")))
     first = Path("segments/000.npz").read_bytes()

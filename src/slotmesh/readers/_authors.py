@@ -24,8 +24,20 @@ _CODES = (
 )
 
 
+def without_masks(images: NDArray[np.uint8], which: NDArray[np.int64]) -> Sample:
+    """Images or videos about which nothing else is known."""
+    lead = images.shape[:-3]
+    return Sample(
+        image=torch.from_numpy(images),
+        mask=torch.zeros(*lead, *images.shape[-2:], dtype=torch.uint8),
+        objects={},
+        present=torch.zeros(*lead, 1, dtype=torch.bool),
+        index=torch.from_numpy(which),
+    )
+
+
 class AuthorsLayout:
-    """``images``, ``masks`` with one image per object, ``num_objects``, perhaps ``attributes``.
+    """``images``; perhaps ``masks`` with one image per object and ``num_objects``; ``attributes``.
 
     Args:
         file: The open file.
@@ -38,6 +50,12 @@ class AuthorsLayout:
             raise file.bad(
                 f"images has shape {images.shape}, expected (N, 3, H, W) or (N, T, 3, H, W)"
             )
+        self.n = images.shape[0]
+        self.has_masks = bool({"masks", "num_objects"} & {*file.names()})
+        if not self.has_masks:
+            # An unsupervised method needs none.
+            self.dataset, self._attributes, self._k, self.max_objects = "", False, 0, 1
+            return
         masks = file.dataset("masks", np.uint8, images.ndim + 1)
         lead, size = images.shape[:-3], images.shape[-2:]
         k = masks.shape[-4]
@@ -53,7 +71,6 @@ class AuthorsLayout:
             attributes = file.dataset("attributes", np.uint8, 4)
             if attributes.shape != (*lead, k, 3):
                 raise file.bad(f"attributes has shape {attributes.shape}, expected {(*lead, k, 3)}")
-        self.n = images.shape[0]
         self._k = k
         self.max_objects = k * images.shape[1] if self._attributes else k
         if not 1 <= self.max_objects <= 255:
@@ -64,6 +81,8 @@ class AuthorsLayout:
     def read(self, file: H5File, rows: Rows, which: NDArray[np.int64]) -> Sample:
         """Read some rows, in the order of the file; ``which`` are their indices."""
         record = int(which[0]) if len(which) == 1 else None
+        if not self.has_masks:
+            return without_masks(file.read("images", rows, record), which)
         images, masks, counts = (
             file.read(name, rows, record) for name in ("images", "masks", "num_objects")
         )

@@ -35,8 +35,8 @@ class H5File:
         if not path.exists() or path.is_dir():
             raise ValueError(
                 f"{reader}: {path} does not exist, or is a folder. Pass an HDF5 file: one written "
-                "by `slotmesh data export` or `data convert`, or one of the MESH authors' layout "
-                "(images, masks, num_objects)."
+                "by `slotmesh data export` or `data convert`, one of the MESH authors' layout "
+                "(images, masks, num_objects), or one with images alone."
             )
         _untrusted.open_file(path).close()
         with self._looking("it is not an HDF5 file, damaged or cut short"):

@@ -87,6 +87,7 @@ class OwnLayout:
     """
 
     dataset = ""
+    has_masks = True
 
     def __init__(self, file: H5File, header: Header) -> None:
         if header.kind not in ("image", "video"):

@@ -1,4 +1,4 @@
-"""HDF5 files in slotmesh's own layout or that of the MESH authors."""
+"""HDF5 files in slotmesh's own layout, that of the MESH authors, or with images alone."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,25 @@ _SPLITS: dict[str, Mapping[str, range]] = {
 }
 
 
+def _parts(n: int) -> dict[str, range]:
+    """Rows for training, validation and test, of a file that does not say."""
+    held_out = max(1, n // 10)
+    first, last = n - 2 * held_out, n - held_out
+    return {
+        "train": range(max(0, first)),
+        "val": range(max(0, first), last),
+        "test": range(last, n),
+    }
+
+
 class HDF5Reader(Reader):
     """Samples from an HDF5 file, whose layout is detected.
 
     Samples that ``slotmesh data export`` and ``data convert`` wrote are read back unchanged, with
     the index they had in their source.
+
+    A file of your own needs nothing but ``images``, uint8 ``(N, 3, H, W)`` or ``(N, T, 3, H, W)``:
+    masks are then all zero, and :attr:`has_masks` is False.
 
     In the MESH authors' files, ``images`` is ``(N, 3, H, W)`` or ``(N, T, 3, H, W)``, ``masks`` has
     one 0/1 image per object ``(N, [T,] K, 1, H, W)`` without the background, ``num_objects`` says
@@ -42,8 +56,8 @@ class HDF5Reader(Reader):
 
     Args:
         root: The file.
-        split: ``"all"`` or a range of rows; in the authors' files also MESH's ``"train"``,
-            ``"val"`` and ``"test"``.
+        split: ``"all"`` or a range of rows; ``"train"``, ``"val"`` and ``"test"`` are MESH's in
+            the authors' files, and the first 80%, the next 10% and the last 10% in others.
         channels: Order of the colours in the file. ``"auto"`` is RGB for our own files; for the
             authors' it is BGR where OpenCV made them (ClevrTex and CLEVRER), and RGB where K is 5
             (Multi-dSprites, which comes from TFRecords).
@@ -84,10 +98,11 @@ class HDF5Reader(Reader):
         self.max_objects = self._layout.max_objects
         self.source = "" if header is None else header.source
         self.settings = {} if header is None else header.settings
-        self.has_masks = bool(self.settings.get("has_masks", True))
+        self.has_masks = self._layout.has_masks and bool(self.settings.get("has_masks", True))
         bgr = self._layout.dataset in ("clevrtex", "clevrer")
         self._flip = bgr if channels == "auto" else channels == "bgr"
-        splits = {"all": range(self._layout.n), **_SPLITS.get(self._layout.dataset, {})}
+        n = self._layout.n
+        splits = {"all": range(n), **_SPLITS.get(self._layout.dataset, _parts(n))}
         wanted = choose("HDF5Reader", split, splits)
         rows = np.arange(wanted.start, min(wanted.stop, self._layout.n), wanted.step)
         if self._layout.dataset == "clevrer":

@@ -74,15 +74,15 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     if square == "auto":
         square = getattr(run.settings.data, "square", "squeeze")
     options = {"seed": settings.seed, "square": square, "n_slots": settings.n_slots}
-    paths = _expanded(settings.images)
+    paths, names = _expanded(settings.images)
     settings.out.mkdir(parents=True, exist_ok=True)
     found: list[tuple[str, Segmentation]] = []
     bad: list[BadRecord] = []
     if isinstance(model, VideoObjectDiscovery):
-        found.append((paths[0].stem, model.segment(paths, **options)))
-        _write(settings.out, *found[0], names=_unique(paths))
+        found.append((names[0], model.segment(paths, **options)))
+        _write(settings.out, *found[0], names=names)
     else:
-        for path, name in zip(paths, _unique(paths), strict=True):
+        for path, name in zip(paths, names, strict=True):
             try:
                 one = model.segment(path, **options)
             except BadRecord as error:
@@ -106,34 +106,42 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     return sheet
 
 
-def _expanded(images: Sequence[Path]) -> list[Path]:
-    """All images: files as they are given, folders by what they hold."""
+def _expanded(images: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """All images, and the names for their files: those in a folder keep their place in it."""
     found: list[Path] = []
+    names: list[str] = []
     for path in images:
         if path.is_dir():
-            names = find_files(path, _photos.ENDINGS)
-            if not names:
-                raise ValueError(f"{path} has no {_photos.KINDS} images: {describe(path)}.")
-            found += [path / name for name in names]
+            # Where `slotmesh train images` looks for masks.
+            masks = path / "masks"
+            inside = find_files(path, _photos.ENDINGS, skip=masks)
+            if not inside:
+                said = describe(path, masks)
+                raise ValueError(f"{path} has no {_photos.KINDS} images: {said}.")
+            found += [path / name for name in inside]
+            names += [name.rpartition(".")[0] for name in inside]
         elif not path.exists():
             raise ValueError(f"{path} does not exist, expected an image or a folder of images.")
         else:
             found.append(path)
-    return found
+            names.append(path.stem)
+    return found, _unique(names)
 
 
-def _unique(paths: Sequence[Path]) -> list[str]:
-    """A name for the files of each image; those of several folders may be the same."""
+def _unique(names: Sequence[str]) -> list[str]:
+    """Different names: those of several folders may be the same."""
     seen: dict[str, int] = {}
-    names: list[str] = []
-    for path in paths:
-        seen[path.stem] = n = seen.get(path.stem, 0) + 1
-        names.append(path.stem if n == 1 else f"{path.stem}-{n}")
-    return names
+    found: list[str] = []
+    for name in names:
+        seen[name] = n = seen.get(name, 0) + 1
+        found.append(name if n == 1 else f"{name}-{n}")
+    return found
 
 
 def _write(out: Path, name: str, found: Segmentation, *, names: Sequence[str]) -> None:
     """Masks of each frame under its own name; the rest under that of the first."""
+    for frame in names:
+        (out / frame).parent.mkdir(parents=True, exist_ok=True)
     for frame, mask in zip(names, found.indexed(), strict=True):
         write_whole(out / f"{frame}-mask.png", _png(mask))
     write_whole(out / f"{name}-overlay.png", _png(found.overlay()))

@@ -50,8 +50,9 @@ class ImageData(Data):
     """What is trained and evaluated on."""
 
     root: Path | None = None
-    """The real dataset: its folder, an HDF5 file in the authors' layout, or a folder with
-    train.h5, val.h5 and test.h5. The procedural world by default."""
+    """The real dataset: its folder, an HDF5 file (in the authors' layout, or as `slotmesh data
+    convert` writes it), or a folder with train.h5, val.h5 and test.h5. The procedural world by
+    default. For images of your own, use `slotmesh train images`."""
     partial: bool = False
     """Take an incomplete copy of the dataset as it is; a test is on the split that is there."""
     size: int = 64

@@ -37,8 +37,10 @@ class SamplePainter:
         self.experiment = made
         self.model: Any = found.run.load_model(self.device)
         self.source, n = made.source("test", self.device)
-        where = (known.get("environment") or {}).get("device")
-        self.judged_on: str | None = None if where is None else where.partition(":")[0]
+        device_name = (known.get("environment") or {}).get("device")
+        self.judged_on: str | None = None
+        if device_name is not None:
+            self.judged_on = device_name.partition(":")[0]
         """Kind of device that it was evaluated on, if that is known: each has its own noise."""
         # As it was evaluated: noise is drawn per batch.
         self.n: int = known.get("n", n)

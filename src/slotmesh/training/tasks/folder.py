@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from slotmesh.readers import BadRecord, ImageReader, VideoReader
+from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader
 from slotmesh.worlds import Sample
 
 _THREADS = min(8, os.cpu_count() or 1)
 _MOST_NAMED = 3
+_ROWS = 256
 
 
 class Loaded:
@@ -78,6 +79,26 @@ def load(reader: ImageReader | VideoReader, most: int | None, console: Console) 
         console.print(escape(words), highlight=False, soft_wrap=True)
     whole = Sample.join(found)
     return Loaded(whole if most is None else whole[:most], str(reader.split))
+
+
+def load_file(reader: HDF5Reader, most: int | None, size: int) -> Loaded:
+    """Read the samples of a split of an HDF5 file.
+
+    Raises:
+        ValueError: If there are none, or they are no images of this size.
+    """
+    n = min(len(reader), most or len(reader))
+    if n == 0:
+        raise ValueError(f"{reader.path} has too few samples: none is left for {reader.split}.")
+    shape = tuple(reader.sample([0]).image.shape[1:])
+    if shape != (3, size, size):
+        raise ValueError(
+            f"{reader.path} has samples of shape {shape}, expected images (3, {size}, {size}): "
+            "square ones, and --data.size as they are."
+        )
+    starts = range(0, n, _ROWS)
+    found = [reader.sample(range(start, min(start + _ROWS, n))) for start in starts]
+    return Loaded(Sample.join(found), str(reader.split))
 
 
 def _reading(

@@ -4,19 +4,19 @@ import os
 import statistics
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 import torch
 from rich.console import Console
 
 from slotmesh.files import slug
-from slotmesh.readers import BadRecord, ImageReader, VideoReader, _photos, _video
+from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader, _photos, _video
 from slotmesh.readers.images import Square, chosen, find_images, find_masks
 from slotmesh.readers.videos import find_videos
 from slotmesh.training.settings import Data, Optim, Settings, at_least
 from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, quick_transport
 from slotmesh.training.tasks.experiment import Goal, Source, Split
-from slotmesh.training.tasks.folder import Loaded, load
+from slotmesh.training.tasks.folder import Loaded, load, load_file
 from slotmesh.training.tasks.image_model import ImageModel
 from slotmesh.training.tasks.video_discovery import VideoDiscovery, VideoDiscoverySettings
 from slotmesh.training.variants import VARIANTS, MeshSettings
@@ -48,7 +48,8 @@ class FolderData(Data):
     seed: int = 0
     """Another seed divides the folder into other images for training, validation and test."""
     root: Path | None = None
-    """The folder (required); nested folders are searched too."""
+    """The folder (required); nested folders are searched too. Or an HDF5 file with square images,
+    uint8 (N, 3, SIZE, SIZE)."""
     masks: Path | None = None
     """Folder of the masks, PNG files of the images' names, for metrics only; ROOT/masks by
     default, if it exists."""
@@ -66,6 +67,8 @@ class FolderData(Data):
         at_least("data.size", self.size, 8)
         for name in ("root", "masks"):
             path = getattr(self, name)
+            if name == "root" and _is_file(path):
+                continue
             if path is not None and not path.is_dir():
                 what = "a file" if path.exists() else "no folder that exists"
                 raise ValueError(f"--data.{name} is {path}, which is {what}; expected a folder.")
@@ -75,6 +78,8 @@ class FolderData(Data):
 class VideoFolderData(FolderData):
     """What is trained and evaluated on."""
 
+    root: Path | None = None
+    """The folder (required) of mp4 clips, or of folders whose images are frames."""
     n_frames: int = 2
     """Frames per sample."""
     stride: int = 1
@@ -83,6 +88,8 @@ class VideoFolderData(FolderData):
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
         super().check()
+        if _is_file(self.root):
+            raise ValueError(f"--data.root is {self.root}, which is a file; expected a folder.")
         at_least("data.n_frames", self.n_frames, 2)
         at_least("data.stride", self.stride, 1)
 
@@ -147,6 +154,8 @@ class _Folder:
         data: FolderData = self.settings.data
         if data.masks is not None:
             return True
+        if _is_file(data.root):
+            return HDF5Reader(data.root, "all").has_masks
         return data.root is not None and (data.root / "masks").is_dir()
 
     def check_data(self) -> None:
@@ -157,7 +166,7 @@ class _Folder:
                 f"--data.root is missing, expected your folder: slotmesh train "
                 f"{self.settings.task} --data.root FOLDER."
             )
-        if self.has_masks:
+        if self.has_masks and not _is_file(data.root):
             for split in ("val", "test"):
                 self.reader(split).check_masks()
         for split in ("train", "val"):
@@ -174,7 +183,11 @@ class _Folder:
         if split not in self._opened:
             data: FolderData = self.settings.data
             sizes = {"train": data.train_size, "val": data.val_size, "test": data.test_size}
-            self._opened[split] = load(self.reader(split), sizes[split], _console())
+            if _is_file(data.root):
+                found = load_file(HDF5Reader(data.root, split), sizes[split], data.size)
+            else:
+                found = load(self.reader(split), sizes[split], _console())
+            self._opened[split] = found
         return self._opened[split], len(self._opened[split])
 
     def reader(self, split: Split) -> Any:
@@ -209,7 +222,7 @@ class Images(_Folder, Discovery):
     name = "images"
     title = "Images"
     how_to_read = _SHEET
-    settings: ImagesSettings
+    settings: ImagesSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = ImagesSettings
     max_objects = _photos.MOST_OBJECTS
 
@@ -239,6 +252,8 @@ class Images(_Folder, Discovery):
     @classmethod
     def suited(cls, start: S, root: Path, size: int | None = None) -> S:
         """Steps by the number of images; size and shape by theirs; slots by the masks."""
+        if _is_file(root):
+            return _suited_to_file(start, root)
         masks = find_masks("--data.root", root, None)
         names = find_images(root, masks)
         shapes = [shape for name in _some(names) if (shape := _shape(root / name))]
@@ -253,7 +268,7 @@ class Videos(_Folder, VideoDiscovery):
     name = "video"
     title = "Videos"
     how_to_read = _SHEET
-    settings: VideosSettings
+    settings: VideosSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = VideosSettings
 
     def __init__(self, settings: VideosSettings) -> None:
@@ -305,6 +320,21 @@ class Videos(_Folder, VideoDiscovery):
 
         found = super().metrics()
         return found | {"tc": TemporalConsistency(self.settings.model.n_slots)} if found else {}
+
+
+def _is_file(root: Path | None) -> TypeGuard[Path]:
+    """Whether the data are in an HDF5 file."""
+    return root is not None and root.is_file() and root.suffix.lower() in (".h5", ".hdf5")
+
+
+def _suited_to_file(start: Any, root: Path) -> Any:
+    """The size is that of the file: nothing is resized."""
+    reader = HDF5Reader(root, "train")
+    if not len(reader):
+        raise ValueError(f"{root} has too few samples: none is left for training.")
+    height, width = reader.sample([0]).image.shape[-2:]
+    objects = reader.max_objects if reader.has_masks else None
+    return _suited(start, len(reader), [(height, width)], objects, height)
 
 
 def _suited(
