@@ -170,6 +170,8 @@ def _options(d: Draw, case: Case, batch: tuple[int, ...]) -> dict[str, Any]:
         options["potentials"] = rng.choice(("detach", "reuse", "fresh"))
         ways = ("straight_through", "implicit", "unroll")
         options["grad"] = rng.choice(ways if options["potentials"] != "reuse" else ways[::2])
+        if options["grad"] == "unroll" and options["potentials"] == "detach":
+            options["grad"] = "truncated"
         if rng.random() < 0.5:
             options["step"] = rng.choice((0.0, 0.05, 1.0))
         else:
@@ -177,7 +179,7 @@ def _options(d: Draw, case: Case, batch: tuple[int, ...]) -> dict[str, Any]:
         scale = rng.choice((0.0, 1e-3, 1e-3, 1.0))
         options["noise"] = (scale * d.normal(*batch, m, n)).float()
     beyond = case.cost.dtype == torch.float64 or options.get("tol") is not None
-    beyond |= options["grad"] == "unroll" and case.op == "mesh"
+    beyond |= options["grad"] in ("unroll", "truncated") and case.op == "mesh"
     beyond |= options.get("potentials") == "reuse"
     options["backend"] = "torch" if beyond else rng.choice(("torch", "cpu", "auto"))
     return options

@@ -189,7 +189,8 @@ def test_any_leading_dimensions(function):
     ("change", "message"),
     [
         ({"predicted": torch.rand(2, 4, 4)}, "argmax"),
-        ({"predicted": np.zeros((2, 4, 4))}, "predicted is a ndarray"),
+        ({"predicted": np.zeros((2, 4, 4))}, "predicted has dtype torch.float64"),
+        ({"predicted": [[0, 1], [1, 0]]}, "predicted is a list"),
         ({"truth": torch.ones(2, 4, 4).bool()}, "truth has dtype torch.bool"),
         ({"truth": torch.ones(2, 4, 5).long()}, "expected the same"),
         ({"n_slots": 2}, "predicted has values from 0 to 2, expected 0 to 1"),
