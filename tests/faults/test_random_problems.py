@@ -260,7 +260,9 @@ def spoil(case: Case, rng: random.Random) -> str:
     elif kind == "temperature" and "temperature" in case.options:
         case.options["temperature"] = rng.choice([0.0, -1.0, bad, "1", None, torch.zeros(batch)])
     elif kind == "count" and "n_iters" in case.options:
-        case.options["n_iters"] = rng.choice([0, -1, 1.5, "5", True, None])
+        # None is mesh's default.
+        odd = 0.5 if case.op == "mesh" else None
+        case.options["n_iters"] = rng.choice([0, -1, 1.5, "5", True, odd])
     elif kind == "size" and case.op == "mesh":
         case.options["lr"] = rng.choice([-1.0, bad, "1"])
         case.options.pop("step", None)
