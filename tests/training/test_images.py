@@ -145,7 +145,7 @@ def test_defaults_come_from_the_data(tmp_path: Path) -> None:
     few = preset("images", root=fill(tmp_path / "few", 12))
     assert (few.data.size, few.data.square, few.model.n_slots) == (16, "crop", 7)
     assert few.data.batch_size <= 5
-    assert few.steps == 500
+    assert few.steps == 400
     wide = preset("images", root=fill(tmp_path / "wide", 12, height=40, width=90))
     assert (wide.data.size, wide.data.square) == (32, "squeeze")
     assert wide.transport.lr == 4.0
@@ -162,7 +162,7 @@ def test_steps_grow_with_the_number_of_images(tmp_path: Path) -> None:
     for i in range(1000):
         (tmp_path / "many" / f"{i}.png").write_bytes(header_of(64, 64))
     found = preset("images", root=tmp_path / "many")
-    assert 900 < found.steps < 1100
+    assert 450 < found.steps < 550
     assert found.data.batch_size == 16
 
 

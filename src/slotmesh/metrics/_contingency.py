@@ -1,6 +1,6 @@
 """Count the pixels that each slot shares with each object, the basis of all mask metrics."""
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -13,6 +13,10 @@ Masks = Tensor | NDArray[Any]
 """What all functions of masks take."""
 
 
+@overload
+def as_tensor(value: Masks) -> Tensor: ...
+@overload
+def as_tensor(value: None) -> None: ...
 def as_tensor(value: Any) -> Any:
     """A NumPy array as a tensor; anything else as it is."""
     if not isinstance(value, np.ndarray):

@@ -61,7 +61,8 @@ def slot_usage(
         >>> found.n_used.item(), found.mass.tolist(), round(found.evenness.item(), 3)
         (2, [0.5, 0.5, 0.0], 0.631)
     """
-    masks, slots, trace, truth = (as_tensor(x) for x in (masks, slots, trace, truth))
+    masks, slots = as_tensor(masks), as_tensor(slots)
+    trace, truth = as_tensor(trace), as_tensor(truth)
     _check(masks, slots, trace, truth, least)
     m = masks.shape[-3]
     winner = masks.argmax(-3)

@@ -222,7 +222,7 @@ class Images(_Folder, Discovery):
     name = "images"
     title = "Images"
     how_to_read = _SHEET
-    settings: ImagesSettings
+    settings: ImagesSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = ImagesSettings
     max_objects = _photos.MOST_OBJECTS
 
@@ -268,7 +268,7 @@ class Videos(_Folder, VideoDiscovery):
     name = "video"
     title = "Videos"
     how_to_read = _SHEET
-    settings: VideosSettings
+    settings: VideosSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = VideosSettings
 
     def __init__(self, settings: VideosSettings) -> None:
@@ -361,7 +361,7 @@ def _scheduled(start: Any, n_train: int) -> Any:
     """Steps, learning rate and MESH's step for a number of samples and their size."""
     batch = start.data.batch_size
     if start.preset == "quick":
-        steps = max(500, min(2000, 20 * n_train // batch))
+        steps = max(400, min(1000, 10 * n_train // batch))
         optim = Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0)
     else:
         # The paper has 530 epochs, with a warm-up of a fiftieth and a half-life of a fifth.
