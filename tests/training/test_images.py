@@ -76,6 +76,25 @@ def test_from_a_folder_to_a_report(
     assert run("evaluate", "weights", "--device", "cpu", "--root", "elsewhere") == 0
 
 
+def test_a_run_without_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its images are on another machine, or gone: what needs none of them still works."""
+    monkeypatch.chdir(tmp_path)
+    fill(Path("x"), masks=True)
+    Path("x/masks").rename("truth")
+    words = ["--data.root", "x", "--data.masks", "truth", *TINY, *SMALL, "--out", "run"]
+    assert run("train", "images", *words) == 0
+    assert run("evaluate", "run", "--device", "cpu") == 0
+    for path in Path("x").iterdir():
+        path.unlink()
+    assert run("report", "run", "--device", "cpu") == 0
+    text = text_of(Path("report.html"))
+    assert "There are no pictures" in text
+    assert "--data.masks truth" in text
+    Path("truth").rename("elsewhere")
+    assert run("export", "run", "--out", "weights") == 0
+    assert run("segment", "weights", "elsewhere", "--device", "cpu") == 0
+
+
 def test_two_folders_are_two_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("cats", "dogs"):
