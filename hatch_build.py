@@ -1,4 +1,4 @@
-"""Compiles the C of slotmesh into the wheel, which is then one for a platform.
+"""Adds trained weights to the wheel, and compiles the C, with which it is one for a platform.
 
 Without a compiler, or with SLOTMESH_NATIVE=0, the wheel is for every platform, and the C is
 compiled when it is first needed. With SLOTMESH_NATIVE=1 a wheel without it is an error.
@@ -17,6 +17,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = "slotmesh/ops/_native"
+WEIGHTS = "slotmesh/weights"
 SWITCH = "SLOTMESH_NATIVE"
 
 
@@ -26,9 +27,13 @@ class NativeBuildHook(BuildHookInterface):
     folder: tempfile.TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the library to what the wheel holds, and its platform to the tag."""
+        """Add weights and library to what the wheel holds, and its platform to the tag."""
         wanted = os.environ.get(SWITCH)
-        if version == "editable" or wanted == "0":
+        if version == "editable":
+            return
+        # Found by slotmesh.training.weights; a clone has them here already.
+        build_data["force_include"][str(Path(self.root) / "checkpoints")] = WEIGHTS
+        if wanted == "0":
             return
         # By itself: to import slotmesh takes torch.
         names = runpy.run_path(str(Path(self.root) / "src" / NATIVE / "recipe.py"))

@@ -66,8 +66,9 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(not cell.get("outputs") for cell in cells)
 
 
-def test_the_picture_is_there() -> None:
-    with Image.open(DOCS / "images" / "own-images.png") as image:
-        # The image, its segments and every slot; four of them.
-        assert image.width > 1000
-        assert image.height > 700
+@pytest.mark.parametrize(("name", "n_slots"), [("own-images", 3), ("shipped-weights", 6)])
+def test_the_pictures_are_sheets(name: str, n_slots: int) -> None:
+    with Image.open(DOCS / "images" / f"{name}.png") as image:
+        # The image, its segments and every slot; four of them below each other.
+        across = 192 * (n_slots + 2) + 4 * (n_slots + 1) + 16
+        assert image.size == (across, 4 * (192 + 28) + 8)

@@ -1,5 +1,6 @@
 """Results of runs beside the paper's."""
 
+import contextlib
 import dataclasses
 import math
 import shlex
@@ -190,9 +191,10 @@ def command(settings: Settings) -> str:
     different = differences(settings, start)
     root = getattr(settings.data, "root", None)
     if root is not None and root.exists():
-        # Defaults that depend on the data.
-        suited = preset(settings.task, settings.variant, settings.preset, root=root)
-        different |= differences(settings, suited)
+        # Defaults that depend on the data, which may be others by now.
+        with contextlib.suppress(ValueError):
+            suited = preset(settings.task, settings.variant, settings.preset, root=root)
+            different |= differences(settings, suited)
     changes = {
         name: value
         for name, value in different.items()

@@ -29,10 +29,10 @@ class SamplePainter:
         known = found.evaluation or {}
         made = found.run.experiment
         if known.get("root") is not None:
-            where: dict[str, Any] = {"root": Path(known["root"])}
+            changes: dict[str, Any] = {"root": Path(known["root"])}
             if hasattr(made.settings.data, "partial"):
-                where["partial"] = known.get("partial", False)
-            data = replace(made.settings.data, **where)
+                changes["partial"] = known.get("partial", False)
+            data = replace(made.settings.data, **changes)
             made = type(made)(replace(made.settings, data=data))
         self.experiment = made
         self.model: Any = found.run.load_model(self.device)

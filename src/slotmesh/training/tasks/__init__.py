@@ -94,7 +94,8 @@ def experiment(settings: Settings, *, moved: bool = False) -> Experiment:
             f"preset({settings.task!r}, {settings.variant!r})."
         )
     if moved and getattr(settings.data, "root", None) is not None:
-        replace(settings, data=replace(settings.data, root=None)).check()
+        elsewhere = {name: None for name in ("root", "masks") if hasattr(settings.data, name)}
+        replace(settings, data=replace(settings.data, **elsewhere)).check()
     else:
         settings.check()
     made = kind(settings)

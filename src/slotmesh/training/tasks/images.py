@@ -361,7 +361,7 @@ def _scheduled(start: Any, n_train: int) -> Any:
     """Steps, learning rate and MESH's step for a number of samples and their size."""
     batch = start.data.batch_size
     if start.preset == "quick":
-        steps = max(500, min(2000, 20 * n_train // batch))
+        steps = max(400, min(1000, 10 * n_train // batch))
         optim = Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0)
     else:
         # The paper has 530 epochs, with a warm-up of a fiftieth and a half-life of a fifth.
