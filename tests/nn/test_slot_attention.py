@@ -188,11 +188,11 @@ MESHES = [
 
 @pytest.mark.parametrize("settings", MESHES, ids=str)
 def test_mesh_is_a_loop_over_the_operation_with_one_noise(settings, build, draw, gradients, close):
+    # Small steps: large ones enlarge the rounding of two ways to compute the same costs.
+    settings = settings if "lr" in settings else {"step": 0.05, **settings}
     module = build(Mesh(**settings), n_iters=3)
     inputs, slots = (x.requires_grad_() for x in draw(2))
     loop, options = cost_settings(settings)
-    if "lr" not in options:
-        options = {"step": 0.05, **options}
     rng = torch.Generator().manual_seed(3)
     noise = torch.randn(2, 3, 7, dtype=torch.float64, generator=rng) * options.pop("noise", 1e-3)
     expected = transported(
@@ -279,7 +279,7 @@ def test_the_default_is_mesh_from_a_learned_gaussian():
     module = SlotAttention(6, 5, 3)
     assert isinstance(module.transport, Mesh)
     assert isinstance(module.init, LearnedGaussian)
-    assert module.transport.settings()["step"] == 0.05
+    assert module.transport.settings() == Mesh().settings()
     assert (module.n_slots, module.n_iters, module.mlp[1].out_features) == (3, 3, 10)
     assert module.transport.slot_marginal.logit[0].out_features == 10
 
