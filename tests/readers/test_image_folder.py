@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from slotmesh.readers import BadRecord, ImageReader, open_reader
-from slotmesh.readers._listing import split_names
-from slotmesh.readers._photos import load_codes, load_photo, photo_size, to_labels
+from slotmesh.readers.listing import split_names
+from slotmesh.readers.photos import load_codes, load_photo, photo_size, to_labels
 
 from ._folders import blobs, fill, header_of, pixels
 

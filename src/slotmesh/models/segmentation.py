@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from slotmesh._palette import slot_colour
-from slotmesh.readers import _photos
+from slotmesh.palette import slot_colour
+from slotmesh.readers import photos
 
 Square = Literal["crop", "squeeze"]
 _SIDE = 192
@@ -132,9 +132,9 @@ def read_image(op: str, image: object) -> Tensor:
         ValueError: If it is something else; says what.
     """
     if isinstance(image, str | Path):
-        return _first(_photos.load_photo(Path(image)))
+        return _first(photos.load_photo(Path(image)))
     if isinstance(image, Image.Image):
-        return _first(np.asarray(_photos.to_rgb(image)))
+        return _first(np.asarray(photos.to_rgb(image)))
     if isinstance(image, np.ndarray):
         pixels = torch.from_numpy(np.array(image))
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from slotmesh.models._model import Model
+from slotmesh.models.model import Model
 from slotmesh.nn import (
     FixedGaussian,
     SlotAttention,

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from slotmesh.readers import _photos
-from slotmesh.readers._listing import SPLITS, describe, find_files, split_names
+from slotmesh.readers import photos
 from slotmesh.readers._table import ArrayRecord, stack
 from slotmesh.readers.errors import BadRecord
+from slotmesh.readers.listing import SPLITS, describe, find_files, split_names
 from slotmesh.readers.reader import Reader, Split
 from slotmesh.worlds.sample import Sample
 
@@ -47,7 +47,7 @@ class ImageReader(Reader):
 
     name: ClassVar[str] = "images"
     splits: ClassVar[Mapping[str, range]] = {}
-    max_objects = _photos.MOST_OBJECTS
+    max_objects = photos.MOST_OBJECTS
 
     def __init__(
         self,
@@ -91,26 +91,26 @@ class ImageReader(Reader):
         for name in self.names:
             if name in self._masked:
                 try:
-                    size = _photos.photo_size(self.root / name)
+                    size = photos.photo_size(self.root / name)
                 except BadRecord:
                     # An unreadable image is skipped when it is read, and its mask with it.
                     continue
                 mask = self._masked[name]
-                _check_size(_photos.photo_size(mask), size, mask)
+                _check_size(photos.photo_size(mask), size, mask)
 
     def _record(self, name: str) -> ArrayRecord:
         path = self.root / name
         has_mask = name in self._masked
         # The size of the mask is compared with that of the whole image.
-        pixels = _photos.load_photo(path, None if has_mask else 2 * self.size)
+        pixels = photos.load_photo(path, None if has_mask else 2 * self.size)
         crop = self.square == "crop"
-        image = _photos.to_square(pixels, self.size, crop=crop)
+        image = photos.to_square(pixels, self.size, crop=crop)
         labels = np.zeros((self.size, self.size), np.uint8)
         if has_mask:
             at = self._masked[name]
-            codes = _photos.load_codes(at)
+            codes = photos.load_codes(at)
             _check_size(codes.shape, pixels.shape[:2], at)
-            labels = _photos.to_square(_photos.to_labels(codes, at), self.size, crop=crop)
+            labels = photos.to_square(photos.to_labels(codes, at), self.size, crop=crop)
         present = np.isin(np.arange(1, self.max_objects + 1), labels)
         return ArrayRecord(image, labels, {}, present)
 
@@ -141,10 +141,10 @@ def find_images(root: Path, masks: Path | None) -> list[str]:
     Raises:
         ValueError: If there is none; says what the folder holds instead.
     """
-    found = find_files(root, _photos.ENDINGS, skip=masks)
+    found = find_files(root, photos.ENDINGS, skip=masks)
     if not found:
         raise ValueError(
-            f"ImageReader: {root} has no {_photos.KINDS} images: {describe(root, masks)}. Pass the "
+            f"ImageReader: {root} has no {photos.KINDS} images: {describe(root, masks)}. Pass the "
             "folder that they are in."
         )
     return found
@@ -169,7 +169,7 @@ def _pair_masks(masks: Path | None, names: list[str]) -> dict[str, Path]:
     """The mask of each image that has one."""
     if masks is None:
         return {}
-    found = find_files(masks, _photos.ENDINGS)
+    found = find_files(masks, photos.ENDINGS)
     for name in found:
         if not name.lower().endswith(".png"):
             raise BadRecord(masks / name, None, NOT_PNG)

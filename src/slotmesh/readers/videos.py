@@ -7,13 +7,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from slotmesh.readers import _photos, _video
+from slotmesh.readers import _video, photos
 from slotmesh.readers._identity import visible
 from slotmesh.readers._images import Pixels
-from slotmesh.readers._listing import describe, find_files
 from slotmesh.readers._table import ArrayRecord, stack
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.images import NOT_PNG, Square, check_options, chosen, find_masks
+from slotmesh.readers.listing import describe, find_files
 from slotmesh.readers.reader import Reader, Split
 from slotmesh.worlds.sample import Sample
 
@@ -53,7 +53,7 @@ class VideoReader(Reader):
 
     name: ClassVar[str] = "videos"
     splits: ClassVar[Mapping[str, range]] = {}
-    max_objects = _photos.MOST_OBJECTS
+    max_objects = photos.MOST_OBJECTS
 
     def __init__(
         self,
@@ -146,30 +146,30 @@ class VideoReader(Reader):
         found: list[Pixels] = []
         for n in numbers:
             least = None if n in masks else 2 * self.size
-            found.append(_photos.load_photo(self.root / files[n], least))
+            found.append(photos.load_photo(self.root / files[n], least))
         return found
 
     def _record(self, name: str, numbers: range, pixels: dict[int, Pixels]) -> ArrayRecord:
         crop, side = self.square == "crop", self.size
-        image = np.stack([_photos.to_square(pixels[n], side, crop=crop) for n in numbers])
+        image = np.stack([photos.to_square(pixels[n], side, crop=crop) for n in numbers])
         codes = np.zeros((len(numbers), side, side), np.int64)
         masks = self._masked.get(name, {})
         for t, n in enumerate(numbers):
             if n in masks:
                 codes[t] = self._codes(masks[n], pixels[n].shape[:2])
         # Numbered together: an object keeps its number from frame to frame.
-        labels = _photos.to_labels(codes, self.root / name)
+        labels = photos.to_labels(codes, self.root / name)
         return ArrayRecord(image, labels, {}, visible(labels, self.max_objects))
 
     def _codes(self, path: Path, size: tuple[int, ...]) -> NDArray[np.int64]:
-        codes = _photos.load_codes(path)
+        codes = photos.load_codes(path)
         if codes.shape != tuple(size):
             reason = (
                 f"the mask has {codes.shape[1]} x {codes.shape[0]} pixels, its frame {size[1]} x "
                 f"{size[0]}, expected the same"
             )
             raise BadRecord(path, None, reason)
-        return _photos.to_square(codes, self.size, crop=self.square == "crop")  # pyright: ignore
+        return photos.to_square(codes, self.size, crop=self.square == "crop")  # pyright: ignore
 
 
 def find_videos(root: Path, masks: Path | None) -> dict[str, list[str] | None]:
@@ -182,7 +182,7 @@ def find_videos(root: Path, masks: Path | None) -> dict[str, list[str] | None]:
     if found:
         _video.require_av("VideoReader")
     folders: dict[str, list[str]] = {}
-    for name in find_files(root, _photos.ENDINGS, skip=masks):
+    for name in find_files(root, photos.ENDINGS, skip=masks):
         folder, slash, _ = name.rpartition("/")
         if slash:
             folders.setdefault(folder, []).append(name)
@@ -208,7 +208,7 @@ def _pair_masks(
         of[stem] = stems
     full = {name.rpartition(".")[0] if f is None else name: name for name, f in videos.items()}
     pairs: dict[str, dict[int, Path]] = {}
-    for found in find_files(masks, _photos.ENDINGS):
+    for found in find_files(masks, photos.ENDINGS):
         path = masks / found
         if not found.lower().endswith(".png"):
             raise BadRecord(path, None, NOT_PNG)

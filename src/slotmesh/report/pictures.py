@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn import functional as F
 
-from slotmesh._palette import MASK_COLOURS
+from slotmesh.palette import MASK_COLOURS
 from slotmesh.report.drawing import (
     LETTERS,
     MARGIN,

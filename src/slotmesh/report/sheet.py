@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgb
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from slotmesh._palette import MASK_COLOURS
 from slotmesh.files import write_whole
+from slotmesh.palette import MASK_COLOURS
 from slotmesh.report.drawing import PICTURE, Pixels, heat, length, pixels, rgb, write, zoomed
 from slotmesh.worlds import Sample, VectorSample
 

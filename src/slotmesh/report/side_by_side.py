@@ -7,8 +7,8 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from slotmesh._palette import MASK_COLOURS
 from slotmesh.ops import assign
+from slotmesh.palette import MASK_COLOURS
 from slotmesh.report.drawing import INK, MARGIN, PICTURE, length, masked, pixels, rgb, write, zoomed
 from slotmesh.report.figures import COLOURS
 from slotmesh.report.sheet import colour_mask

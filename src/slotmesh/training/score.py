@@ -15,8 +15,8 @@ from rich.table import Table
 from slotmesh.files import write_whole
 from slotmesh.metrics import ari, fg_ari, fg_miou, mbo, miou
 from slotmesh.readers import BadRecord
-from slotmesh.readers._listing import describe, find_files
-from slotmesh.readers._photos import load_codes
+from slotmesh.readers.listing import describe, find_files
+from slotmesh.readers.photos import load_codes
 from slotmesh.training.evaluate import strict
 
 METRICS = {"fg_ari": fg_ari, "ari": ari, "mbo": mbo, "miou": miou, "fg_miou": fg_miou}

@@ -15,8 +15,8 @@ from rich.markup import escape
 
 from slotmesh.files import write_whole
 from slotmesh.models import ObjectDiscovery, Segmentation, VideoObjectDiscovery
-from slotmesh.readers import BadRecord, _photos
-from slotmesh.readers._listing import describe, find_files
+from slotmesh.readers import BadRecord, photos
+from slotmesh.readers.listing import describe, find_files
 from slotmesh.report.drawing import write
 from slotmesh.training.places import place_of
 from slotmesh.training.runs import open_run
@@ -114,10 +114,10 @@ def _expanded(images: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if path.is_dir():
             # Where `slotmesh train images` looks for masks.
             masks = path / "masks"
-            inside = find_files(path, _photos.ENDINGS, skip=masks)
+            inside = find_files(path, photos.ENDINGS, skip=masks)
             if not inside:
                 said = describe(path, masks)
-                raise ValueError(f"{path} has no {_photos.KINDS} images: {said}.")
+                raise ValueError(f"{path} has no {photos.KINDS} images: {said}.")
             found += [path / name for name in inside]
             names += [name.rpartition(".")[0] for name in inside]
         elif not path.exists():

@@ -15,7 +15,15 @@ MarginalKind = Literal["learned", "uniform"]
 
 
 class TransportContext(NamedTuple):
-    """What is constant over the iterations of slot attention."""
+    """What is constant over the iterations of slot attention.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn import Softmax
+        >>> context = Softmax().begin(torch.randn(2, 9, 8), 3, input_mask=torch.ones(2, 9) > 0)
+        >>> context.input_mask.shape, context.noise
+        (torch.Size([2, 9]), None)
+    """
 
     b: Tensor | None = None  # (..., n), mass of each input
     noise: Tensor | None = None  # (..., m, n), drawn once, so that ties break the same way

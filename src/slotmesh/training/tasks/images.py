@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from slotmesh.files import slug
-from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader, _photos, _video
+from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader, _video, photos
 from slotmesh.readers.images import Square, chosen, find_images, find_masks
 from slotmesh.readers.videos import find_videos
 from slotmesh.training.settings import Data, Optim, Settings, at_least
@@ -212,7 +212,7 @@ class _Folder:
 
         # Of these, all are undefined for an image without a mask, which is then left out.
         kinds = {"fg_ari": ForegroundARI, "fg_miou": ForegroundMIoU, "mbo": MeanBestOverlap}
-        sizes = (self.settings.model.n_slots, _photos.MOST_OBJECTS)
+        sizes = (self.settings.model.n_slots, photos.MOST_OBJECTS)
         return {name: kind(*sizes) for name, kind in kinds.items()} if self.has_masks else {}
 
 
@@ -224,7 +224,7 @@ class Images(_Folder, Discovery):
     how_to_read = _SHEET
     settings: ImagesSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = ImagesSettings
-    max_objects = _photos.MOST_OBJECTS
+    max_objects = photos.MOST_OBJECTS
 
     def __init__(self, settings: ImagesSettings) -> None:
         super().__init__(settings)
@@ -302,7 +302,7 @@ class Videos(_Folder, VideoDiscovery):
                     shapes.append((first.shape[0], first.shape[1]))
                 else:
                     lengths.append(len(files))
-                    shapes.append(_photos.photo_size(root / files[0]))
+                    shapes.append(photos.photo_size(root / files[0]))
             except BadRecord:
                 continue
         objects = _most_objects(sorted(masks.rglob("*.png"))) if masks else None
@@ -381,7 +381,7 @@ def _some(names: list[str], most: int = _LOOKED_AT) -> list[str]:
 
 def _shape(path: Path) -> tuple[int, int] | None:
     try:
-        return _photos.photo_size(path)
+        return photos.photo_size(path)
     except BadRecord:
         return None
 
@@ -390,7 +390,7 @@ def _most_objects(masks: list[Path]) -> int | None:
     found: list[int] = []
     for name in _some([str(path) for path in masks]) if masks else []:
         try:
-            labels = _photos.to_labels(_photos.load_codes(Path(name)), Path(name))
+            labels = photos.to_labels(photos.load_codes(Path(name)), Path(name))
             found.append(int(labels.max(initial=0)))
         except BadRecord:
             continue

@@ -49,7 +49,7 @@ def split_names(names: list[str], split: str, seed: int = 0) -> list[str]:
         ValueError: If there are fewer than three files.
 
     Example:
-        >>> from slotmesh.readers._listing import split_names
+        >>> from slotmesh.readers.listing import split_names
         >>> names = [f"{i:04d}.png" for i in range(1000)]
         >>> [len(split_names(names, part)) for part in ("train", "val", "test")]
         [804, 91, 105]

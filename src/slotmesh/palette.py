@@ -20,7 +20,7 @@ def slot_colour(slot: int) -> tuple[int, int, int]:
     """The colour of a slot, from 0 to 255 each: that of object ``slot + 1``.
 
     Example:
-        >>> from slotmesh._palette import slot_colour
+        >>> from slotmesh.palette import slot_colour
         >>> slot_colour(0)
         (209, 73, 91)
     """
