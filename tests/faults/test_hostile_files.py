@@ -22,11 +22,11 @@ import torch
 from PIL import Image
 
 from slotmesh.cli import main
-from slotmesh.readers import BadRecord, HDF5Reader, _video
+from slotmesh.readers import BadRecord, HDF5Reader, clips
 from slotmesh.readers._images import load_palette, load_rgb
 from slotmesh.readers._json import Fields, load
 from slotmesh.readers._tfrecord import RecordFile
-from slotmesh.readers._video import load_frames
+from slotmesh.readers.clips import load_frames
 
 from ..readers import test_clevr, test_hdf5
 from ..readers.test_clevrer import video
@@ -222,7 +222,7 @@ def test_a_video_with_frames_that_are_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     video(tmp_path / "x.mp4")
-    monkeypatch.setitem(_video._DECODING, "max_pixels", "999")
+    monkeypatch.setitem(clips._DECODING, "max_pixels", "999")
     refused("x.mp4", tmp_path / "x.mp4", "it is not an mp4, or damaged")
 
 

@@ -26,9 +26,9 @@ from slotmesh.training.export import weights_name
 from slotmesh.training.loop import Training
 from slotmesh.training.published import Row, published_rows
 from slotmesh.training.settings import Optim
-from slotmesh.training.tasks import TASKS, experiment
+from slotmesh.training.tasks import experiment
 
-from ..training._jobs import assert_same, metrics, state
+from ..training._jobs import WORLD_TASKS, assert_same, metrics, state
 
 SETTINGS = Row.settings
 SIZES: dict[str, Any] = {
@@ -437,7 +437,7 @@ def test_the_weights_of_every_task_are_small_enough_to_be_committed(
 ) -> None:
     monkeypatch.undo()
     kept = [row for t in TABLES for name, row in t.rows.items() if t.keeps_weights(name, 0)]
-    assert sorted({row.task for row in kept}) == sorted(set(TASKS) - {"random-objects"})
+    assert sorted({row.task for row in kept}) == sorted(set(WORLD_TASKS) - {"random-objects"})
     assert len(kept) == 10
     for row in kept:
         model = experiment(row.settings()).fresh_model()

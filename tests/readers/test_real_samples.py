@@ -8,7 +8,7 @@ import pytest
 
 from slotmesh.readers import BadRecord, ClevrerReader, ClevrReader
 from slotmesh.readers._rle import decode
-from slotmesh.readers._video import load_frames
+from slotmesh.readers.clips import load_frames
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from slotmesh.training import stream
 from slotmesh.training.runs import load_checkpoint
 from slotmesh.training.stream import Cached, cached
-from slotmesh.training.tasks import TASKS, experiment
+from slotmesh.training.tasks import experiment
 from slotmesh.training.train import run_train
 from slotmesh.worlds import MultiDSprites, RandomObjects
 
-from ._jobs import tiny
+from ._jobs import WORLD_TASKS, tiny
 
 CPU = torch.device("cpu")
 
@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_said_with_what_would(monkeypatch: pytest.MonkeyPat
     assert cached(world, 10, cpu, split="val", reads={"image"}) is world
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", WORLD_TASKS)
 def test_a_task_reads_what_it_says_and_nothing_else(task: str) -> None:
     """Empty fields change no number; a field that is said to be read is."""
     made = experiment(tiny(task, "SA", Path("run"), data__train_size=6))

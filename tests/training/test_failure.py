@@ -209,14 +209,18 @@ def test_other_files_that_cannot_be_written(
     if not full.exists():
         pytest.skip("needs /dev/full")
     settings = tiny("random-objects", "SA", tmp_path / "run", steps=4, val_every=4)
-    old = Path.open
+    old, old_os = Path.open, os.open
 
     def no_room(self: Path, *args: Any, **kwargs: Any) -> Any:
-        part = name.endswith(".png") and self.name.startswith(f".{Path(name).name}.")
-        wanted = part or (self.name == Path(name).name and args[:1] == ("a",))
+        wanted = self.name == Path(name).name and args[:1] == ("a",)
         return old(full if wanted else self, *args, **kwargs)
 
+    def no_room_for_parts(path: Any, *args: Any, **kwargs: Any) -> int:
+        part = name.endswith(".png") and Path(path).name.startswith(f".{Path(name).name}.")
+        return old_os(full if part else path, *args, **kwargs)
+
     monkeypatch.setattr(Path, "open", no_room)
+    monkeypatch.setattr(os, "open", no_room_for_parts)
     with (
         Path(os.devnull).open("w") as nowhere,
         pytest.raises(OSError, match=rf"{name} could not be written: No space left on device"),

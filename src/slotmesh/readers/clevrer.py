@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from slotmesh.readers import _images, _json, _rle, _video
+from slotmesh.readers import _images, _json, _rle, clips
 from slotmesh.readers._folder import FolderReader, missing
 from slotmesh.readers._identity import Detection, Kind, join, visible
 from slotmesh.readers._images import Pixels
@@ -91,7 +91,7 @@ class ClevrerReader(FolderReader):
             )
         if not 1 <= max_objects <= 255:
             raise ValueError(f"ClevrerReader: max_objects is {max_objects}, expected 1 to 255.")
-        _video.require_av("ClevrerReader")
+        clips.require_av("ClevrerReader")
         self.frames = tuple(frames)
         self.max_objects = max_objects
         self._root = Path(root)
@@ -119,7 +119,7 @@ class ClevrerReader(FolderReader):
 
     def _record(self, number: int) -> ArrayRecord:
         path = self._path("video", number, "mp4")
-        pixels = _video.load_frames(path, self.frames)
+        pixels = clips.load_frames(path, self.frames)
         full = pixels[0].shape[:2]
         size = self.size or (full[0], full[1])
         kinds: list[Kind] = []

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from slotmesh.readers import _video, photos
+from slotmesh.readers import clips, photos
 from slotmesh.readers._identity import visible
 from slotmesh.readers._images import Pixels
 from slotmesh.readers._table import ArrayRecord, stack
@@ -136,12 +136,12 @@ class VideoReader(Reader):
 
     def _length(self, name: str) -> int:
         files = self._frames[name]
-        return _video.count_frames(self.root / name) if files is None else len(files)
+        return clips.count_frames(self.root / name) if files is None else len(files)
 
     def _load(self, name: str, numbers: list[int]) -> list[Pixels]:
         files = self._frames[name]
         if files is None:
-            return _video.load_frames(self.root / name, numbers)
+            return clips.load_frames(self.root / name, numbers)
         masks = self._masked.get(name, {})
         found: list[Pixels] = []
         for n in numbers:
@@ -180,7 +180,7 @@ def find_videos(root: Path, masks: Path | None) -> dict[str, list[str] | None]:
     """
     found: dict[str, list[str] | None] = dict.fromkeys(find_files(root, CLIPS, skip=masks))
     if found:
-        _video.require_av("VideoReader")
+        clips.require_av("VideoReader")
     folders: dict[str, list[str]] = {}
     for name in find_files(root, photos.ENDINGS, skip=masks):
         folder, slash, _ = name.rpartition("/")

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from slotmesh.files import slug
-from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader, _video, photos
+from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader, clips, photos
 from slotmesh.readers.images import Square, chosen, find_images, find_masks
 from slotmesh.readers.videos import find_videos
 from slotmesh.training.settings import Data, Optim, Settings, at_least
@@ -297,8 +297,8 @@ class Videos(_Folder, VideoDiscovery):
             files = found[name]
             try:
                 if files is None:
-                    lengths.append(_video.count_frames(root / name))
-                    first = _video.load_frames(root / name, [0])[0]
+                    lengths.append(clips.count_frames(root / name))
+                    first = clips.load_frames(root / name, [0])[0]
                     shapes.append((first.shape[0], first.shape[1]))
                 else:
                     lengths.append(len(files))
