@@ -27,6 +27,7 @@ ROOMS = (
 BESIDE = (
     ("paper", "this one paper: tables, studies, figures, RESULTS.md"),
     ("benchmarks", "timings, behind a correctness check"),
+    ("examples", "short scripts, such as a task of your own"),
     ("tests", "one folder per room"),
     ("docs", "these pages"),
 )
@@ -41,7 +42,7 @@ STEPS = (
     ("models", "model", "models/object_discovery.py", "encoder, slot attention, decoder"),
     ("nn", "slot attention", "nn/slot_attention.py", "updates the slots a few times"),
     ("nn", "transport", "nn/transports/mesh.py", "costs and marginals of slots and inputs"),
-    ("ops", "operation", "ops/mesh", "checks the input, chooses a backend"),
+    ("ops", "operation", "ops/mesh.py", "checks the input, chooses a backend"),
     ("ops", "kernel", "ops/_triton/forward.py", "all of MESH fused; on the CPU ops/_native"),
     ("training", "checkpoint", "training/checkpoint.py", "saved with a hash, to resume from"),
     ("report", "report", "training/report", "pages that compare runs with the paper"),
