@@ -371,3 +371,11 @@ def test_every_part_survives_json(make):
     assert again.to_config() == part.to_config()
     assert not again.bound
     assert config == part.to_config(), "from_config leaves its argument alone"
+
+
+def test_the_page_beside_the_weights_is_true(tmp_path):
+    """The hub's own text says that the model was pushed to the hub."""
+    SlotAttention(6, 5, 3).save_pretrained(tmp_path)
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "slotmesh.nn.SlotAttention" in page
+    assert "pushed" not in page

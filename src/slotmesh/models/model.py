@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard
 from torch import nn
 
 from slotmesh.nn import (
@@ -17,17 +16,6 @@ from slotmesh.nn import (
 from slotmesh.nn.part import Part
 from slotmesh.nn.pretrained import Pretrained
 from slotmesh.ops import checks
-
-CARD_HEAD = """---
-library_name: slotmesh
-license: mit
-tags:
-- object-centric-learning
-- slot-attention
-- optimal-transport
----
-"""
-"""What a page about weights begins with."""
 
 
 class Model(
@@ -66,14 +54,6 @@ class Model(
         if device.type == "meta":
             return None
         return torch.Generator(device).manual_seed(seed)
-
-    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        """What ``save_pretrained`` writes beside weights: what they are, and how to load them."""
-        name = type(self).__name__
-        return ModelCard(
-            f"{CARD_HEAD}\n# {name}\n\nA `slotmesh.models.{name}`, written by `save_pretrained`. "
-            f"Load it with `{name}.from_pretrained(FOLDER)`; `config.json` has its settings.\n"
-        )
 
     def record(self, attention: SlotAttention, **parts: Part) -> None:
         """Store the parts in the saved settings, including those chosen by default."""

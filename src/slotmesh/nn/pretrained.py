@@ -4,12 +4,23 @@ import inspect
 from pathlib import Path
 from typing import Any, Self
 
-from huggingface_hub import PyTorchModelHubMixin
+from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from safetensors import SafetensorError
 from safetensors.torch import load_model  # pyright: ignore
 from torch import nn
 
 from slotmesh.nn.sealed import check_seal, seal
+
+CARD_HEAD = """---
+library_name: slotmesh
+license: mit
+tags:
+- object-centric-learning
+- slot-attention
+- optimal-transport
+---
+"""
+"""What a page about weights begins with."""
 
 
 class Pretrained(PyTorchModelHubMixin):
@@ -22,6 +33,15 @@ class Pretrained(PyTorchModelHubMixin):
         # The mixin's __new__(*args, **kwargs) would hide the arguments from help().
         signature = inspect.signature(cls.__init__)
         cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """What ``save_pretrained`` writes beside weights: what they are, and how to load them."""
+        kind = type(self)
+        name, room = kind.__name__, ".".join(kind.__module__.split(".")[:2])
+        return ModelCard(
+            f"{CARD_HEAD}\n# {name}\n\nA `{room}.{name}`, written by `save_pretrained`. "
+            f"Load it with `{name}.from_pretrained(FOLDER)`; `config.json` has its settings.\n"
+        )
 
     @classmethod
     def from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from slotmesh.models.model import CARD_HEAD
+from slotmesh.nn.pretrained import CARD_HEAD
 from slotmesh.training.reading import read_json
 from slotmesh.training.runs import Run, steps_done
 
