@@ -133,7 +133,8 @@ def run(configuration: Configuration, tests: list[str], seed: int, limit: float)
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, *tests],
             cwd=ROOT,
-            env=configuration.environment(seed),
+            # torch would load what it compiled for other instructions, and compute nonsense.
+            env=configuration.environment(seed) | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch"},
             # What the shell that started this ignores must not matter.
             preexec_fn=lambda: signal.signal(signal.SIGINT, action),
             start_new_session=True,

@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -73,5 +74,5 @@ def slug(name: str) -> str:
 
 
 def _part(path: Path) -> Path:
-    """A temporary name in the same folder, different in every process."""
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+    """A temporary name in the same folder, different in every process and thread."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.part")
