@@ -21,9 +21,6 @@ from slotmesh.ops import checks
 class Model(
     nn.Module,
     Pretrained,
-    library_name="slotmesh",
-    license="mit",
-    tags=["object-centric-learning", "slot-attention", "optimal-transport"],
     coders={Part: (Part.to_config, Part.from_config)},  # pyright: ignore[reportArgumentType]
 ):
     """A network that is saved together with its settings."""

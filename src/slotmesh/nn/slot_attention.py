@@ -33,9 +33,6 @@ class SlotAttentionOutput(NamedTuple):
 class SlotAttention(
     nn.Module,
     Pretrained,
-    library_name="slotmesh",
-    license="mit",
-    tags=["object-centric-learning", "slot-attention", "optimal-transport"],
     coders={Part: (Part.to_config, Part.from_config)},  # pyright: ignore[reportArgumentType]
 ):
     """Turn a set of inputs into a set of slots by repeated competition for the inputs.

@@ -4,6 +4,7 @@ The command line, presets and reports read that table. :func:`register_variant` 
 outside the package.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,12 +27,12 @@ from slotmesh.training.settings import positive
 
 
 @dataclass(frozen=True)
-class TransportSettings:
+class TransportSettings(ABC):
     """Settings of a transport, which the command line shows as ``--transport.NAME``."""
 
+    @abstractmethod
     def build(self) -> SlotTransport:
         """The transport with these settings."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it builds.")
 
 
 @dataclass(frozen=True)
