@@ -1,7 +1,10 @@
 """Modules built on the operations: slot attention and its parts."""
 
+from slotmesh.nn.backbones import BackboneError
 from slotmesh.nn.decoders import Decoded, SpatialBroadcastDecoder, compose
 from slotmesh.nn.encoders import ConvEncoder
+from slotmesh.nn.feature_decoder import DecodedFeatures, FeatureDecoder
+from slotmesh.nn.features import FrozenFeatures
 from slotmesh.nn.initializers import (
     FixedGaussian,
     LearnedGaussian,
@@ -26,10 +29,14 @@ from slotmesh.nn.transports import (
 
 __all__ = [
     "EMD",
+    "BackboneError",
     "ConvEncoder",
     "Decoded",
+    "DecodedFeatures",
+    "FeatureDecoder",
     "FixedGaussian",
     "FixedNoise",
+    "FrozenFeatures",
     "LearnedGaussian",
     "LearnedNoise",
     "LearnedObjective",
