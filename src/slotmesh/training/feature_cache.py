@@ -36,7 +36,7 @@ from slotmesh.training.lock import Lock
 
 _VERSION = 1
 _HASH = 16
-_BATCH = {"cpu": 16, "cuda": 128}
+_BATCH = {"cpu": 16, "cuda": 256}
 _THREADS = min(8, os.cpu_count() or 1)
 _WAIT_S = 1.0
 # From how many bytes on checking them takes long enough to show it.
