@@ -228,12 +228,16 @@ def _from_timm(folder: Path, config: dict[str, Any]) -> Backbone:
     name = config["architecture"]
     options = dict(config.get("model_args") or {}) | {"num_classes": 0}
     try:
-        # Any size of image; not every architecture can do that.
-        model = timm.create_model(name, pretrained=False, dynamic_img_size=True, **options)
-    except TypeError:
-        model = timm.create_model(name, pretrained=False, **options)
-    except RuntimeError as error:
-        raise BackboneError(f"{folder}: timm has no architecture {name!r} ({error}).") from error
+        try:
+            # Any size of image; not every architecture can do that.
+            model = timm.create_model(name, pretrained=False, dynamic_img_size=True, **options)
+        except TypeError:
+            model = timm.create_model(name, pretrained=False, **options)
+    except (RuntimeError, TypeError) as error:
+        said = " ".join(str(error).split())
+        raise BackboneError(f"{folder}: timm cannot make its architecture {name!r}: {said}") from (
+            error
+        )
     if not hasattr(model, "forward_features"):
         raise BackboneError(f"{folder}: {name} has no forward_features, expected a vision model.")
     files = sorted(folder.glob("*.safetensors"))

@@ -172,8 +172,8 @@ class _Cache:
         free = shutil.disk_usage(self.folder).free
         if need > free:
             raise ValueError(
-                f"The features of {self.shape[0]:,} images take {need / 1e9:.1f} GB, but "
-                f"{self.folder.parent} has room for {free / 1e9:.1f}. Choose another folder with "
+                f"The features of {self.shape[0]:,} images take {_amount(need)}, but "
+                f"{self.folder.parent} has room for {_amount(free)}. Choose another folder with "
                 "--data.cache, or fewer images with --data.train-size."
             )
         for file, each in ((self.features, self.row_bytes), (self.rows, 3 * _HASH)):
@@ -233,12 +233,6 @@ class _Cache:
         bad: list[tuple[int, BadRecord]] = []
         began = time.monotonic()
         computed = 0
-        if len(missing) > len(retry):
-            size = self.shape[0] * self.row_bytes / 1e9
-            self._say(
-                f"Computing the features of {len(missing):,} images for {rows.title}, once: "
-                f"{size:.2g} GB in {self.folder}"
-            )
         with (
             self.features.open("r+b") as features,
             self.rows.open("r+b") as hashes,
@@ -258,6 +252,11 @@ class _Cache:
                         self._write(hashes, row, (rows.stamp(row), pixels, self.hashes[row, 2]))
                         continue
                     new.append((row, image, pixels))
+                if new and not computed:
+                    self._say(
+                        f"Computing the features of {len(missing):,} images for {rows.title}, "
+                        f"once: {_amount(self.shape[0] * self.row_bytes)} in {self.folder}"
+                    )
                 if new:
                     found = _computed(encoder, [image for _, image, _ in new], device)
                     for (row, _, pixels), values in zip(new, found, strict=True):
@@ -274,11 +273,11 @@ class _Cache:
 
     def _write(self, file: Any, row: int, known: tuple[str, Any, Any] | None) -> None:
         """Record the hashes of a row; None if it has no features."""
-        self.hashes[row] = 0
+        new = np.zeros((3, _HASH), np.uint8)
         if known is not None:
             stamp, *others = known
-            for k, one in enumerate((_hash(stamp.encode()), *others)):
-                self.hashes[row, k] = one
+            new[:] = (_hash(stamp.encode()), *others)
+        self.hashes[row] = new
         file.seek(row * 3 * _HASH)
         file.write(self.hashes[row].tobytes())
         file.flush()
@@ -314,6 +313,10 @@ def _computed(
             f"The backbone {encoder.name} gives features that are not finite. Use other weights."
         )
     return values.clamp(-most, most).to(torch.float16).cpu().numpy()
+
+
+def _amount(n: int) -> str:
+    return f"{n / 1e9:.1f} GB" if n > 1e9 else f"{n / 1e6:.1f} MB"
 
 
 def _hash(data: Any) -> NDArray[np.uint8]:
