@@ -269,7 +269,8 @@ class _Encoder:
         )
         self.step = 0
         self.seconds = 0.0
-        self.losses: list[tuple[int, float]] = []
+        self.losses: list[list[float]] = []
+        """Step and loss, a few times."""
         self._latest = torch.zeros((), device=device)
 
     def learn(self, images: Tensor) -> None:
@@ -304,7 +305,7 @@ class _Encoder:
     def note(self) -> float:
         """Keep the latest loss, and return it."""
         value = float(self._latest)
-        self.losses.append((self.step, value))
+        self.losses.append([self.step, value])
         return value
 
     def state_dict(self) -> dict[str, Any]:
@@ -322,7 +323,7 @@ class _Encoder:
         self.both.load_state_dict(state["both"])
         self.adam.load_state_dict(state["adam"])
         self.step, self.seconds = state["step"], state["seconds"]
-        self.losses = [(int(step), float(loss)) for step, loss in state["losses"]]
+        self.losses = state["losses"]
 
     def write(self, folder: Path) -> None:
         """Write the transformer as ``save_pretrained`` does, with the range of its pixels."""

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def test_from_a_folder_to_a_report(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # Pages show the command that made a run.
+    monkeypatch.setattr("sys.argv", ["slotmesh", "train", "features"])
     root = fill(Path("holiday"), masks=masks)
     bad = root / ImageReader(root).names[0]
     bad.write_bytes(bad.read_bytes()[:-40])
@@ -206,7 +209,7 @@ def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    monkeypatch.setitem(sys.modules, "timm", None)
     fill(Path("photos"))
     Path("texts").mkdir()
     Path("texts/a.txt").write_text("x")
