@@ -6,6 +6,7 @@ its features through slots, with the same seed, images and number of steps.
 """
 
 import json
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,7 +64,7 @@ class FeaturesStudy:
     """Training images, of encoder and slots."""
     test_size: int = 1000
     """Test images."""
-    encoder_steps: int = 4000
+    encoder_steps: int = 3000
     """Training steps of the encoder."""
     encoder_batch: int = 256
     """Images per step of the encoder."""
@@ -278,7 +279,7 @@ class _Encoder:
         asked, side = self.asked, self.asked.size // self.asked.patch
         steps, warmup = asked.encoder_steps, max(1, round(_WARMUP * asked.encoder_steps))
         rate = min(1.0, (self.step + 1) / warmup)
-        rate *= 0.5 * (1 + torch.cos(torch.tensor(torch.pi * self.step / steps)).item())
+        rate *= 0.5 * (1 + math.cos(math.pi * self.step / steps))
         for group in self.adam.param_groups:
             group["lr"] = _LR * rate
         dice = torch.Generator().manual_seed(mix(asked.seed, "masks", self.step))

@@ -157,6 +157,7 @@ class FeatureDiscovery(Model):
                     "FeatureDiscovery: got neither an image nor features, expected one of them."
                 )
             features = self.encoder(image)
+        assert features is not None
         weight = self.attention.to_key.weight
         features = self._checked(features).to(weight.dtype)
         found = self.attention(

@@ -3,13 +3,13 @@
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file  # pyright: ignore
 from torch import Tensor, nn
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -95,7 +95,7 @@ def wrap_module(module: nn.Module) -> Backbone:
 
 def _fetched(name: str) -> Path:
     """The folder of a model on the hub, fetched unless it is in the cache."""
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download  # pyright: ignore
 
     if Path(name).exists():
         raise BackboneError(f"{name} is a file, expected a folder or the name of a model.")
@@ -194,11 +194,12 @@ def _from_transformers(folder: Path, config: dict[str, Any]) -> Backbone:
 def _size_of(about: dict[str, Any]) -> tuple[int, int] | None:
     """What remains of an image after it was resized and cropped."""
     for name, used in (("crop_size", "do_center_crop"), ("size", "do_resize")):
-        value = about.get(name)
+        value: Any = about.get(name)
         if value is None or not about.get(used, True):
             continue
         if isinstance(value, dict):
-            value = value.get("shortest_edge", (value.get("height"), value.get("width")))
+            sides: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+            value = sides.get("shortest_edge", (sides.get("height"), sides.get("width")))
         found = _pair(value)
         if found is not None:
             return found
@@ -206,7 +207,7 @@ def _size_of(about: dict[str, Any]) -> tuple[int, int] | None:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def _quiet(transformers: Any) -> Generator[None]:
     """Without bars and hints: what matters is an error of ours."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -72,7 +72,7 @@ class FrozenFeatures(nn.Module):
         if isinstance(backbone, nn.Module):
             made = wrap_module(backbone)
             self.name = type(backbone).__name__
-        elif isinstance(backbone, str | Path):
+        elif isinstance(backbone, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
             made = load_backbone(backbone)
             self.name = str(backbone)
         else:
@@ -122,7 +122,7 @@ class FrozenFeatures(nn.Module):
     @property
     def hash(self) -> str:
         """The fingerprint in hexadecimal."""
-        return bytes(self.fingerprint.tolist()).hex()
+        return _hex(self.fingerprint)
 
     def forward(self, image: Tensor) -> Tensor:
         """The features of every patch, row by row.
@@ -230,7 +230,7 @@ class FrozenFeatures(nn.Module):
             f"such as {max(1, side) * patch[0]} or {(side + 1) * patch[0]}."
         )
 
-    def _prepared(self, image: Tensor) -> Tensor:
+    def _prepared(self, image: Any) -> Tensor:
         """Normalised pixels in the precision of the backbone."""
         shape = (3, *self.resolution)
         if not isinstance(image, Tensor) or image.ndim != 4 or tuple(image.shape[1:]) != shape:
@@ -253,14 +253,21 @@ class FrozenFeatures(nn.Module):
         return cast(Self, super()._apply(fn, recurse))  # pyright: ignore
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, *args: Any
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
         """Compare the fingerprint instead of loading it."""
         saved = state_dict.get(f"{prefix}fingerprint")
         if saved is None:
-            args[0].append(f"{prefix}fingerprint")
+            missing_keys.append(f"{prefix}fingerprint")
         elif not torch.equal(saved.cpu(), self.fingerprint.cpu()):
-            raise other_backbone(self.name, self.hash, bytes(saved.cpu().tolist()).hex())
+            raise other_backbone(self.name, self.hash, _hex(saved))
 
     def extra_repr(self) -> str:
         """The backbone and what comes out."""
@@ -276,6 +283,10 @@ def other_backbone(name: str, found: str, expected: str) -> BackboneError:
         f"model was trained with: its hash is {found[:12]}, expected {expected[:12]}. Use the "
         "weights of then, or train again."
     )
+
+
+def _hex(fingerprint: Tensor) -> str:
+    return fingerprint.cpu().numpy().tobytes().hex()
 
 
 def _digest(model: nn.Module, values: tuple[tuple[float, ...], ...]) -> bytes:

@@ -187,7 +187,7 @@ class _Cache:
 
         The second is the part of the first that may turn out to be unchanged.
         """
-        done = self.hashes[:, 2].any(-1)
+        done: NDArray[np.bool_] = np.any(self.hashes[:, 2], axis=-1)
         values = np.memmap(self.features, np.float16, mode="r", shape=self.shape)
         which = np.flatnonzero(done).tolist()
 
@@ -320,7 +320,7 @@ def _amount(n: int) -> str:
 
 
 def _hash(data: Any) -> NDArray[np.uint8]:
-    content = data if isinstance(data, bytes) else np.ascontiguousarray(data).view(np.uint8)
+    content: Any = data if isinstance(data, bytes) else np.ascontiguousarray(data).view(np.uint8)
     return np.frombuffer(hashlib.blake2b(content, digest_size=_HASH).digest(), np.uint8)
 
 

@@ -325,9 +325,10 @@ class Features(FolderTask, Experiment):
             raise ValueError(f"None of the {len(rows)} images for {split} can be used.")
         if split != "train":
             return FeatureSource(file, inner, split)
-        # Those of a world are kept in memory by whoever trains.
-        keep = device.type == "cuda" and data.root is not None
-        return FeatureSource(file, None, split, device if keep else None)
+        if data.root is None:
+            # Whoever trains keeps the samples of a world where they are made.
+            return FeatureSource(file, None, split, place=device)
+        return FeatureSource(file, None, split, keep_on=device if device.type == "cuda" else None)
 
     def _dataset(self, split: Split, device: torch.device) -> tuple[Any, int]:
         """A world or a real dataset, which is as long as it is or as asked for."""
@@ -389,11 +390,19 @@ class FeatureSource:
         inner: Images and masks by row; None for training.
         split: Which part of the data they are.
         keep_on: A GPU that keeps all features, if it has room for them.
+        place: Where samples go otherwise.
     """
 
     def __init__(
-        self, file: FeatureFile, inner: Any, split: str, keep_on: torch.device | None = None
+        self,
+        file: FeatureFile,
+        inner: Any,
+        split: str,
+        *,
+        keep_on: torch.device | None = None,
+        place: torch.device | str = "cpu",
     ) -> None:
+        self.place = place
         self.file = file
         self.inner = inner
         self.split = split
@@ -417,7 +426,7 @@ class FeatureSource:
             there = which.pin_memory().to(place, non_blocking=True)
             features = self._kept[there]
         else:
-            features = self.file.read(which.cpu().numpy())
+            features = self.file.read(which.cpu().numpy()).to(self.place)
         if self.inner is None:
             none = torch.empty(len(which), 0, dtype=torch.uint8, device=features.device)
             return FeatureSample(which.to(features.device), features, none, none)
