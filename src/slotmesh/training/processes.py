@@ -40,8 +40,9 @@ def make_fabric(settings: Settings) -> "Fabric":
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-    # It would print who takes part, in every process.
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    # They would print who takes part, in every process, and hints about precision.
+    for name in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
     hardware = settings.hardware
     several = hardware.devices * hardware.nodes > 1
