@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.training.places import memory_checked
+from slotmesh.training.loop import run_train
+from slotmesh.training.places import check_hardware, memory_checked
 from slotmesh.training.settings import Data, Optim, Settings, plain
 from slotmesh.training.tasks import TASKS, experiment, from_plain, preset
-from slotmesh.training.train import check_hardware, run_train
 
 from ._jobs import WORLD_TASKS, change, tiny
 

@@ -15,11 +15,10 @@ import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from slotmesh.training.loop import Training
+from slotmesh.training.loop import Training, run_train
 from slotmesh.training.runs import load_checkpoint, open_run
 from slotmesh.training.settings import Settings
 from slotmesh.training.tasks import experiment
-from slotmesh.training.train import run_train
 
 from ._jobs import assert_same, change, flags, metrics, run_job, state, tiny
 from ._oracle import train_plainly

@@ -12,10 +12,10 @@ from rich.console import Console
 from slotmesh.ops import assign
 from slotmesh.report.figures import COLOURS, curves, heat_map, panels
 from slotmesh.training.evaluate import evaluate_run
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import Run
 from slotmesh.training.tasks import preset
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
-from slotmesh.training.train import run_train
 
 PAPER = {"SA": "0.44", "SA-MESH": "0.24"}
 """What the paper reports, by the variants that are trained."""

@@ -1,6 +1,6 @@
 """The networks of the paper, from images or sets to slots and predictions."""
 
-from slotmesh.models.images import to_unit
+from slotmesh.models.model import to_unit
 from slotmesh.models.object_discovery import DiscoveryOutput, ObjectDiscovery
 from slotmesh.models.property_predictor import PropertyOutput, PropertyPredictor
 from slotmesh.models.segmentation import Segmentation

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from slotmesh.nn.initializers import FixedGaussian, LearnedGaussian, LearnedSlots, SharedSlot
+from slotmesh.nn.noise import FixedGaussian, LearnedGaussian, LearnedSlots, SharedSlot
 
 M = TypeVar("M", bound=nn.Module)
 

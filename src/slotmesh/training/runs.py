@@ -28,8 +28,7 @@ from slotmesh.environment import command_line, environment
 from slotmesh.files import parts, write_whole
 from slotmesh.nn.sealed import check_seal
 from slotmesh.training.checkpoint import DamagedError, last_sound, load_checkpoint
-from slotmesh.training.lock import NAME as LOCK
-from slotmesh.training.lock import Lock
+from slotmesh.training.processes import LOCK_NAME, Lock
 from slotmesh.training.reading import parse_json, read_json
 from slotmesh.training.settings import Settings, flag, plain
 from slotmesh.training.tasks import experiment, from_plain
@@ -263,7 +262,7 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _holds_others(folder: Path) -> bool:
     """Whether a folder holds more than what a failed start leaves behind."""
-    ours = {folder / LOCK, *parts(folder, "settings.json")}
+    ours = {folder / LOCK_NAME, *parts(folder, "settings.json")}
     return folder.is_dir() and any(path not in ours for path in folder.iterdir())
 
 
