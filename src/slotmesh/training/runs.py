@@ -50,7 +50,7 @@ class Run:
 
     experiment: Experiment
     folder: Path
-    """Where results about it go."""
+    """That of the run, or of the checkpoint."""
     checkpoint: Path
     """The weights that stand for it."""
 
@@ -63,6 +63,12 @@ class Run:
     def name(self) -> str:
         """Short, for tables."""
         return f"{self.settings.task} {self.settings.variant} seed {self.settings.seed}"
+
+    @property
+    def home(self) -> Path | None:
+        """Where its results are kept: the folder that training made, and no export's."""
+        made = (self.folder / "settings.json").is_file()
+        return self.folder if made and self.checkpoint.suffix != ".safetensors" else None
 
     def load_model(self, device: torch.device | str = "cpu") -> nn.Module:
         """The trained model, in evaluation mode."""
