@@ -181,10 +181,6 @@ def _save(path: Path, training: "Training") -> None:
 class Training:
     """What a run trains and how far it is; :meth:`learn` takes one step.
 
-    Args:
-        made: What to learn.
-        fabric: Decides device and precision, and connects the processes.
-
     Example:
         >>> from lightning.fabric import Fabric
         >>> from slotmesh.training.loop import Training
