@@ -63,6 +63,9 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if not settings.root.exists():
             raise ValueError(f"--root is {settings.root}, which does not exist.")
         data = replace(data, root=settings.root)
+        if hasattr(data, "easy"):
+            # Of the world that it was trained on.
+            data = replace(data, easy=False)
         if hasattr(data, "masks"):
             # Those of other images; the new folder may have its own.
             data = replace(data, masks=None)
@@ -90,6 +93,9 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             console=console,
         )
     console.print(_table(run, found))
+    if found["easy"]:
+        said = "The world is the easy one: a few large objects in clear colours."
+        console.print(said, soft_wrap=True, highlight=False)
     where = run.folder if settings.out is None else settings.out
     written = escape(str(where / "evaluation.json"))
     console.print(f"Written: [bold]{written}[/bold], evaluation.csv by sample", soft_wrap=True)
@@ -148,6 +154,7 @@ def evaluate_run(
         "split": str(getattr(source, "split", "test")) if partial else "test",
         "partial": partial,
         "root": None if (root := getattr(made.settings.data, "root", None)) is None else str(root),
+        "easy": getattr(made.settings.data, "easy", False),
         "n": n,
         "batch_size": size,
         "loss": float(whole["loss"].double().mean()),
