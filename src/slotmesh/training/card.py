@@ -51,7 +51,8 @@ def _data(run: Run) -> str:
     if root is None:
         n = "samples" if s.data.train_size is None else f"{s.data.train_size:,} samples"
         world = f"slotmesh's own procedural world for {run.experiment.title}, seed {s.data.seed}"
-        return f"{n} of {world}; no real dataset"
+        easy = ", its easy version" if getattr(s.data, "easy", False) else ""
+        return f"{n} of {world}{easy}; no real dataset"
     # The folder's name, not its path: pages may be handed on.
     name = Path(root).resolve().name
     if run.experiment.has_world:
