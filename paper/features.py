@@ -22,12 +22,12 @@ from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.models import to_unit
 from slotmesh.training.evaluate import evaluate_run, place_of, strict
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import open_run
 from slotmesh.training.settings import Hardware, at_least
 from slotmesh.training.tasks import experiment, preset
 from slotmesh.training.tasks.experiment import mix
 from slotmesh.training.tasks.sources import world_seed
-from slotmesh.training.train import run_train
 from slotmesh.worlds import make_world
 
 HOW = (

@@ -6,10 +6,16 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
+
+from .browser import open_browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # What a terminal or a job of a cluster says of itself changes what is printed and who takes part.
 for _name in list(os.environ):
@@ -87,3 +93,13 @@ def _no_waiting() -> Iterator[None]:
 def no_waiting() -> Callable[[], AbstractContextManager[None]]:
     """``with no_waiting():`` is an error where something waits for the GPU."""
     return _no_waiting
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """A headless Chromium, one per file: while it is open, the process cannot use asyncio.
+
+    See :func:`tests.browser.open_page`.
+    """
+    with open_browser() as chromium:
+        yield chromium

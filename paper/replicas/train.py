@@ -12,7 +12,7 @@ from paper.recorded import by_flag, difference
 from paper.replicas.trainer import ReplicaTrainer
 from slotmesh.files import write_whole
 from slotmesh.training.checkpoint import load_checkpoint, packed
-from slotmesh.training.lock import Lock
+from slotmesh.training.processes import Lock
 from slotmesh.training.settings import at_least, flag, plain
 from slotmesh.training.tasks import from_plain
 from slotmesh.training.tasks.experiment import Experiment

@@ -141,8 +141,8 @@ def _dispatch(words: list[str]) -> None:
 
 
 def _train(words: list[str], prog: str, about: str) -> None:
+    from slotmesh.training.loop import run_train
     from slotmesh.training.tasks import TASKS
-    from slotmesh.training.train import run_train
 
     if words and words[0] in TASKS:
         run_train(parse_train(words, prog))

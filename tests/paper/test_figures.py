@@ -36,7 +36,7 @@ from paper.figures.temperature import decades_above, entropy_and_gradient
 from slotmesh.ops import entropy, mesh, sinkhorn
 from slotmesh.report.figures import save_figure, shades, svg_bytes
 from slotmesh.training.evaluate import evaluate_run
-from slotmesh.training.train import run_train
+from slotmesh.training.loop import run_train
 
 from ..training._jobs import change, metrics
 

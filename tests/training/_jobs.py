@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import load_checkpoint, prepare
 from slotmesh.training.settings import Hardware, Settings, plain
 from slotmesh.training.tasks import TASKS, experiment, preset
-from slotmesh.training.train import run_train
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(

@@ -20,9 +20,9 @@ from slotmesh.models import FeatureDiscovery
 from slotmesh.nn import FrozenFeatures
 from slotmesh.readers import BadRecord, ImageReader
 from slotmesh.training.feature_cache import cached_features
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import open_run
 from slotmesh.training.tasks import experiment, preset
-from slotmesh.training.train import run_train
 
 from ..nn._vits import vit_folder
 from ..readers._folders import fill
@@ -406,7 +406,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     """The second waits for the first, then finds everything."""
     from threading import Thread
 
-    from slotmesh.training.lock import Lock
+    from slotmesh.training.processes import Lock
 
     rows, net = Grey(), Counting()
     opened(rows, tmp_path, net)

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 from threading import Thread
@@ -13,13 +15,12 @@ import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from slotmesh.training.loop import Training
+from slotmesh.training.loop import Training, run_train
 from slotmesh.training.runs import load_checkpoint, open_run
 from slotmesh.training.settings import Settings
 from slotmesh.training.tasks import experiment
-from slotmesh.training.train import run_train
 
-from ._jobs import assert_same, metrics, run_job, state, tiny
+from ._jobs import assert_same, change, flags, metrics, run_job, state, tiny
 from ._oracle import train_plainly
 
 
@@ -188,3 +189,16 @@ def test_a_checkpoint_says_what_it_is(tmp_path: Path) -> None:
     found = load_checkpoint(tmp_path / "run/checkpoints/last.ckpt")
     assert json.loads(found["settings"])["transport"] == {"eps": 1e-8}
     assert found["global_step"] == 2
+
+
+def test_lightning_says_nothing(tmp_path: Path) -> None:
+    """In a process of its own: Lightning chooses where it logs when it is imported."""
+    settings = change(tiny("random-objects", "SA", tmp_path / "run"), hardware__precision="bf16")
+    done = subprocess.run(
+        [sys.executable, "-m", "slotmesh", *flags(settings)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mixed precision" not in (done.stdout + done.stderr).lower()

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slotmesh.models.images import prepare
-from slotmesh.models.model import Model, default_init, discovery_transport
+from slotmesh.models.model import Model, default_init, discovery_transport, prepare
 from slotmesh.models.segmentation import Segmentation, Square, segment_image
 from slotmesh.nn import (
     ConvEncoder,

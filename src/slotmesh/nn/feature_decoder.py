@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from slotmesh.nn.position import check_resolution
+from slotmesh.nn.convolutional import check_resolution
 from slotmesh.ops import checks
 from slotmesh.ops.problem import compute_dtype, full_precision
 

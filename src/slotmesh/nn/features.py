@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from slotmesh.nn.backbones import Backbone, BackboneError, load_backbone, wrap_module
-from slotmesh.nn.position import check_resolution
+from slotmesh.nn.convolutional import check_resolution
 from slotmesh.ops import checks
 
 # Class and register tokens before those of the patches.

@@ -61,6 +61,17 @@ class Discovered(Protocol):
         ...
 
 
+@dataclass
+class Block:
+    """One image: pictures on the left, two per row, and lines with one picture per slot.
+
+    Each picture has a caption, each line a name; pictures are uint8 ``(H, W, 3)``.
+    """
+
+    left: list[tuple[str, Pixels]]
+    lines: list[tuple[str, list[Pixels]]]
+
+
 def discovery_sheet(
     image: Tensor, out: Discovered, grid: tuple[int, int], truth: Tensor | None = None
 ) -> Image.Image:
@@ -70,6 +81,9 @@ def discovery_sheet(
     each pixel. Then for every slot its attention (of every iteration, if ``out`` has the trace) and
     its mask, both multiplied by the image. The frames of a video are below each other. Features and
     their reconstruction are shown by their principal components; large images are shrunk.
+
+    Attention maps are scaled so that their largest value is 1. So are masks, but none as if it had
+    more than its share: where all slots have ``1 / m`` of every pixel, each shows the whole image.
 
     Args:
         image: uint8 ``(batch, 3, H, W)``, or ``(batch, T, 3, H, W)`` for video.
@@ -89,9 +103,16 @@ def discovery_sheet(
         >>> discovery_sheet(image, model(image, trace=True), model.encoder.out_grid).mode
         'RGB'
     """
+    return _draw(discovery_blocks(image, out, grid, truth))
+
+
+def discovery_blocks(
+    image: Tensor, out: Discovered, grid: tuple[int, int], truth: Tensor | None = None
+) -> list[Block]:
+    """The parts of :func:`discovery_sheet`, one block per sample, or per frame of a video."""
     video = image.ndim == 5
     trace = out.attention.unsqueeze(-3) if out.trace is None else out.trace
-    blocks: list[_Block] = []
+    blocks: list[Block] = []
     for i in range(min(len(image), MOST_SAMPLES)):
         for t in range(image.shape[1]) if video else (None,):
             at = i if t is None else (i, t)
@@ -104,9 +125,9 @@ def discovery_sheet(
             if truth is not None:
                 left.insert(-1, ("truth", colour_mask(_shrunk_labels(truth[at]))))
             lines = _attention_lines(shown, trace[at], grid)
-            lines.append(("mask", masked(shown, _shrunk(out.masks[at].float()))))
-            blocks.append(_Block(left, lines))
-    return _draw(blocks)
+            lines.append(("mask", masked(shown, _visible(_shrunk(out.masks[at].float())))))
+            blocks.append(Block(left, lines))
+    return blocks
 
 
 def attention_sheet(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> Image.Image:
@@ -120,12 +141,17 @@ def attention_sheet(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> 
     Returns:
         At most :data:`MOST_SAMPLES` samples below each other.
     """
+    return _draw(attention_blocks(image, attention, grid))
+
+
+def attention_blocks(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> list[Block]:
+    """The parts of :func:`attention_sheet`, one block per sample."""
     trace = attention.unsqueeze(-3) if attention.ndim == 3 else attention
-    blocks: list[_Block] = []
+    blocks: list[Block] = []
     for i in range(min(len(image), MOST_SAMPLES)):
         shown = pixels(image[i])
-        blocks.append(_Block([("image", shown)], _attention_lines(shown, trace[i], grid)))
-    return _draw(blocks)
+        blocks.append(Block([("image", shown)], _attention_lines(shown, trace[i], grid)))
+    return blocks
 
 
 def vectors(targets: Tensor, copied: Tensor, most: float) -> Image.Image:
@@ -191,14 +217,6 @@ def _shrunk_labels(labels: Tensor) -> Tensor:
     return whole[0, 0].to(labels.dtype).cpu()
 
 
-@dataclass
-class _Block:
-    """One image: pictures on the left, two per row, and lines with one picture per slot."""
-
-    left: list[tuple[str, Pixels]]
-    lines: list[tuple[str, list[Pixels]]]
-
-
 def _attention_lines(
     shown: Pixels, trace: Tensor, grid: tuple[int, int]
 ) -> list[tuple[str, list[Pixels]]]:
@@ -215,7 +233,13 @@ def _attention_lines(
     return lines
 
 
-def _draw(blocks: list[_Block]) -> Image.Image:
+def _visible(masks: Tensor) -> Tensor:
+    """Masks ``(m, H, W)`` scaled to be seen: a slot needs its share, 1 / m, to show in full."""
+    values = masks.detach().float()
+    return values / values.amax((-2, -1), keepdim=True).clamp(min=1 / len(values))
+
+
+def _draw(blocks: list[Block]) -> Image.Image:
     """Draw all blocks below each other; all have pictures of one size and as many slots."""
     _, pictures = blocks[0].lines[0]
     height, width = pictures[0].shape[:2]

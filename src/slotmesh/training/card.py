@@ -61,7 +61,8 @@ def _data(run: Run) -> str:
         n = "samples" if s.data.train_size is None else f"{s.data.train_size:,} samples"
         of = getattr(s.data, "world", None) or run.experiment.title
         world = f"slotmesh's own procedural world for {of}, seed {s.data.seed}"
-        return f"{n} of {world}; no real dataset"
+        easy = ", its easy version" if getattr(s.data, "easy", False) else ""
+        return f"{n} of {world}{easy}; no real dataset"
     # The folder's name, not its path: pages may be handed on.
     name = Path(root).resolve().name
     if getattr(s.data, "world", None):

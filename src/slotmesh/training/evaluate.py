@@ -43,7 +43,8 @@ class Evaluate:
     partial: bool = False
     """Take an incomplete copy of the dataset as it is, and of its splits the one that is there."""
     out: Path | None = None
-    """Folder for evaluation.json and evaluation.csv; that of the run by default."""
+    """Folder for evaluation.json and evaluation.csv; by default that of the run, and for an export
+    or a checkpoint elsewhere nothing is written."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -63,6 +64,9 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if not settings.root.exists():
             raise ValueError(f"--root is {settings.root}, which does not exist.")
         data = replace(data, root=settings.root)
+        if hasattr(data, "easy"):
+            # Of the world that it was trained on.
+            data = replace(data, easy=False)
         if hasattr(data, "masks"):
             # Those of other images; the new folder may have its own.
             data = replace(data, masks=None)
@@ -90,9 +94,16 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             console=console,
         )
     console.print(_table(run, found))
-    where = run.folder if settings.out is None else settings.out
-    written = escape(str(where / "evaluation.json"))
-    console.print(f"Written: [bold]{written}[/bold], evaluation.csv by sample", soft_wrap=True)
+    if found["easy"]:
+        easy = "The world is the easy one: a few large objects in clear colours."
+        console.print(easy, soft_wrap=True, highlight=False)
+    where = run.home if settings.out is None else settings.out
+    if where is None:
+        said = "Nothing was written: pass --out FOLDER to keep the numbers."
+    else:
+        written = escape(str(where / "evaluation.json"))
+        said = f"Written: [bold]{written}[/bold], evaluation.csv by sample"
+    console.print(said, soft_wrap=True)
     return found
 
 
@@ -104,16 +115,17 @@ def evaluate_run(
     device: str = "auto",
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Measure a run on its test samples, and write evaluation.json and evaluation.csv.
+    """Measure a run on its test samples; write evaluation.json and evaluation.csv.
 
     Args:
         run: From :func:`~slotmesh.training.runs.open_run`.
         batch_size: Samples at a time; that of training by default.
-        out: Folder to write to; that of the run by default.
+        out: Folder to write to; by default that of the run. Of an export, or a checkpoint that is
+            in no run's folder, nothing is written then.
         device: cpu, cuda, or auto.
         console: Shows the progress, if given.
     """
-    out = run.folder if out is None else out
+    out = run.home if out is None else out
     place = place_of(device)
     made = run.experiment
     size: int = made.settings.data.batch_size if batch_size is None else batch_size
@@ -123,7 +135,8 @@ def evaluate_run(
     assert n is not None
     partial = getattr(made.settings.data, "partial", False)
     batches = EvalBatches(source, n, batch_size=size)
-    out.mkdir(parents=True, exist_ok=True)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
     blind = made.blind(source.sample(range(min(n, _BLIND))).to(place))
     blind_metrics = {name: metric.to(place) for name, metric in made.metrics().items()}
     blind_loss: list[torch.Tensor] = []
@@ -148,6 +161,7 @@ def evaluate_run(
         "split": str(getattr(source, "split", "test")) if partial else "test",
         "partial": partial,
         "root": None if (root := getattr(made.settings.data, "root", None)) is None else str(root),
+        "easy": getattr(made.settings.data, "easy", False),
         "n": n,
         "batch_size": size,
         "loss": float(whole["loss"].double().mean()),
@@ -164,8 +178,9 @@ def evaluate_run(
         "seconds": round(time.perf_counter() - began, 2),
         "environment": {"command": command_line()} | environment() | {"device": str(place)},
     }
-    write_whole(out / "evaluation.csv", _csv(whole))
-    write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")
+    if out is not None:
+        write_whole(out / "evaluation.csv", _csv(whole))
+        write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")
     return found
 
 

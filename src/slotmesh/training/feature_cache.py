@@ -32,7 +32,7 @@ from torch import Tensor
 from slotmesh.files import slug, write_whole
 from slotmesh.nn import FrozenFeatures
 from slotmesh.readers import BadRecord
-from slotmesh.training.lock import Lock
+from slotmesh.training.processes import Lock
 
 _VERSION = 1
 _HASH = 16

@@ -15,9 +15,9 @@ from torch import Tensor
 from slotmesh.models import ObjectDiscovery
 from slotmesh.models.segmentation import read_image
 from slotmesh.readers.images import Square
+from slotmesh.training.loop import run_train
 from slotmesh.training.places import place_of
 from slotmesh.training.tasks import preset
-from slotmesh.training.train import run_train
 
 # Images are resized when they are read; what is written for that need not be larger.
 _MOST_SIDE = 1024

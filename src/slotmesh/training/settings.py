@@ -55,6 +55,9 @@ class ImageData(Data):
     default. For images of your own, use `slotmesh train images`."""
     partial: bool = False
     """Take an incomplete copy of the dataset as it is; a test is on the split that is there."""
+    easy: bool = False
+    """The easy version of the procedural world: a few large objects in clear colours, which a small
+    model learns in minutes. Its results are not those of the paper's tables."""
     size: int = 64
     """Width and height of the images."""
     workers: int = 2
@@ -67,6 +70,11 @@ class ImageData(Data):
         at_least("data.workers", self.workers, 0)
         if self.root is not None and not self.root.exists():
             raise ValueError(f"--data.root is {self.root}, which does not exist.")
+        if self.root is not None and self.easy:
+            raise ValueError(
+                "--data.easy is for the procedural world, but --data.root is given. Leave one of "
+                "them out."
+            )
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL.Image import Image
 
-from slotmesh.report.pictures import attention_sheet, discovery_sheet
+from slotmesh.report.mosaic import Mosaic, slot_mosaic
+from slotmesh.report.pictures import attention_blocks, discovery_blocks
 from slotmesh.training.report.collect import Found
 
 
@@ -30,6 +30,8 @@ class SamplePainter:
         made = found.run.experiment
         if known.get("root") is not None:
             changes: dict[str, Any] = {"root": Path(known["root"])}
+            if hasattr(made.settings.data, "easy"):
+                changes["easy"] = False
             if hasattr(made.settings.data, "partial"):
                 changes["partial"] = known.get("partial", False)
             data = replace(made.settings.data, **changes)
@@ -56,20 +58,22 @@ class SamplePainter:
         )
 
     @torch.inference_mode()
-    def draw(self, index: int, *, trace: bool) -> Image:
+    def draw(self, index: int, *, trace: bool) -> list[Mosaic]:
         """One test sample, with the attention of every iteration or of the last."""
         sample = self.source.sample([index]).to(self.device)
         noise = self.noise(index)
         if not hasattr(sample, "image"):
-            return self.experiment.picture(self.model, sample, noise)
+            return [self.experiment.mosaic(self.model, sample, noise)]
         out = self.model(sample.image, generator=noise, trace=trace)
         grid = self.model.encoder.out_grid
         if hasattr(out, "masks"):
             # Without masks there is no truth to show.
             truth = sample.mask if getattr(self.experiment, "has_masks", True) else None
-            return discovery_sheet(sample.image, out, grid, truth=truth)
-        attention = out.trace if trace else out.attention
-        return attention_sheet(sample.image, attention, grid)
+            blocks = discovery_blocks(sample.image, out, grid, truth=truth)
+        else:
+            attention = out.trace if trace else out.attention
+            blocks = attention_blocks(sample.image, attention, grid)
+        return [slot_mosaic(block) for block in blocks]
 
 
 def best_and_worst(found: Found, n: int) -> tuple[str, list[int], list[int]]:

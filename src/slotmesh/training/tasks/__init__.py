@@ -107,12 +107,7 @@ def experiment(settings: Settings, *, moved: bool = False) -> Experiment:
 
 
 def from_plain(values: dict[str, Any], where: str) -> Settings:
-    """Settings from the JSON that a run keeps.
-
-    Args:
-        values: What ``settings.plain`` made of them.
-        where: The file they come from, for messages.
-    """
+    """Settings from the JSON that a run keeps."""
     try:
         start = preset(values["task"], values["variant"], values["preset"])
         for name in ("transport", "transition"):

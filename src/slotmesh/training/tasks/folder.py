@@ -19,12 +19,7 @@ _ROWS = 256
 
 
 class Loaded:
-    """Samples in memory.
-
-    Args:
-        whole: All of them, as one batch.
-        split: Which part of the data they are.
-    """
+    """Samples of a split in memory."""
 
     def __init__(self, whole: Sample, split: str) -> None:
         self.whole = replace(whole, index=torch.arange(len(whole)))
