@@ -58,10 +58,11 @@ def test_page_needs_no_other_file(demo: tuple[str, str, Path]) -> None:
     _, page, out = demo
     outside = Outside()
     outside.feed(page)
-    assert outside.found == ["report.html"]
+    assert outside.found == ["playground.html", "report.html"]
     assert outside.images == 4
     assert not re.search(r"url\(|@import|<script", page)
-    assert {file.name for file in out.iterdir()} == {"index.html", "report.html", "runs", "scenes"}
+    pages = {"index.html", "playground.html", "report.html"}
+    assert {file.name for file in out.iterdir()} == pages | {"runs", "scenes"}
 
 
 def test_page_shows_the_numbers_of_the_table(demo: tuple[str, str, Path]) -> None:
