@@ -17,8 +17,15 @@ def render_playground(docs: str | None = None) -> str:
         True
     """
     links = "" if docs is None else f'<a href="{docs}">Documentation</a>'
-    parts = {"colours": web_file("colours.css"), "links": links, "script": tie_script()}
-    return web_file("page.html") % parts
+    light, dark = colours()
+    style = f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+    return web_file("page.html") % {"colours": style, "links": links, "script": tie_script()}
+
+
+def colours() -> tuple[str, str]:
+    """Declarations of CSS for the light and for the dark colours of all views."""
+    light, _, dark = web_file("colours.css").partition("/* dark */")
+    return light.strip(), dark.strip()
 
 
 def tie_script() -> str:
