@@ -25,7 +25,7 @@ _COLOURS = {
     "block_label_text_color": "ink",
     "block_title_text_color": "ink",
     "border_color_primary": "line",
-    "button_secondary_background_fill": "well",
+    "button_secondary_background_fill": "panel",
     "button_secondary_border_color": "line",
     "button_secondary_text_color": "ink",
     "checkbox_background_color_selected": "accent",
@@ -61,6 +61,7 @@ def appearance() -> dict[str, Any]:
     known = inspect.signature(theme.set).parameters
     pairs = ((name + end, value) for name, value in _COLOURS.items() for end in ("", "_dark"))
     theme.set(**{name: f"var(--slotmesh-{value})" for name, value in pairs if name in known})
+    theme.set(button_border_width="1px")
     css = f":root {{ {light} }}\n.dark {{ {dark} }}\n{web_file('explore.css')}"
     return {
         "theme": theme,
