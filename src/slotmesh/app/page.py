@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 import gradio as gr
+from gradio.themes import Base, sizes
 
 from slotmesh.app.explorer import Explorer
 from slotmesh.app.links import VIEWS, ObjectsState, PropertiesState
@@ -40,7 +41,7 @@ _COLOURS = {
     "slider_color": "accent",
 }
 """Colours of Gradio's own components, by those of the views."""
-_WATCH = "watch('value', () => slotmeshLink(element)); slotmeshLink(element);"
+_WATCH = "const link = () => window.slotmeshLink?.(element); watch('value', link); link();"
 # Only what a person does counts, and of many events in a row the last.
 _QUIET: dict[str, Any] = {
     "show_progress": "hidden",
@@ -56,7 +57,7 @@ _Restore = tuple[Callable[[gr.Request], Any], list[Any]]
 def appearance() -> dict[str, Any]:
     """Arguments of ``launch`` that make the page look as it does, without any other host."""
     light, dark = colours()
-    theme = gr.themes.Base(font=_FONTS, font_mono=_MONO, radius_size=gr.themes.sizes.radius_lg)
+    theme = Base(font=_FONTS, font_mono=_MONO, radius_size=sizes.radius_lg)
     # Most have another for dark; these colours know themselves.
     known = inspect.signature(theme.set).parameters
     pairs = ((name + end, value) for name, value in _COLOURS.items() for end in ("", "_dark"))
