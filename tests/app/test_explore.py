@@ -1,5 +1,6 @@
 """``slotmesh explore`` as a person meets it, in a real browser."""
 
+import os
 import re
 import subprocess
 import sys
@@ -33,8 +34,14 @@ def url(browser: "Browser") -> Iterator[str]:
     if find_spec("gradio") is None:
         pytest.skip("needs gradio")
     command = [sys.executable, "-u", "-m", "slotmesh", "explore"]
+    # A proxy that is out of reach does not matter, since nothing goes out.
+    proxies = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | proxies,
     ) as server:
         assert server.stdout is not None
         stop = threading.Timer(300, server.kill)
@@ -219,6 +226,16 @@ def test_without_gradio(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "pip install 'slotmesh[app]'" in said
+
+
+def test_a_port_that_is_taken(browser: "Browser", url: str) -> None:
+    """One line; the address of the page is in use."""
+    port = url.rstrip("/").rpartition(":")[2]
+    command = [sys.executable, "-m", "slotmesh", "explore", "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"cannot be served at 127.0.0.1:{port}: the port is taken" in done.stderr
 
 
 @pytest.mark.parametrize(
