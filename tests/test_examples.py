@@ -23,8 +23,9 @@ MODULES = [
         *(
             importlib.import_module(info.name)
             for info in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
-            # Kernels are imported when they run, natively or interpreted, and have no examples.
-            if "._triton" not in info.name
+            # Kernels are imported when they run, natively or interpreted; the page needs Gradio.
+            # Neither has examples.
+            if "._triton" not in info.name and info.name != "slotmesh.app.page"
         ),
     )
 ]

@@ -55,6 +55,9 @@ COMMANDS = {
     "score": Entry(
         "slotmesh.training.score", "Score", "run_score", "Compare two folders of masks."
     ),
+    "explore": Entry(
+        "slotmesh.app.explore", "Explore", "run_explore", "Play with slots in the browser."
+    ),
     "data": Entry(
         "slotmesh.data", "COMMANDS", "", "Look at worlds and datasets, and write them to files."
     ),
