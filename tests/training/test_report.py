@@ -76,7 +76,8 @@ def tiny(task: str, variant: str, start: str = "quick", **changes: Any) -> Any:
     model: Any = settings.model
     if task != "random-objects":
         data = replace(data, size=32)
-        model = replace(model, channels=4, slot_dim=8, mlp_dim=8)
+        width = "hidden" if task == "features" else "channels"
+        model = replace(model, slot_dim=8, mlp_dim=8, **{width: 4})
     return replace(settings, steps=20, data=data, model=model, **changes)
 
 
