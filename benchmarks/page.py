@@ -172,16 +172,19 @@ def _is_mesh(row: Measurement, same: dict[str, int]) -> bool:
 def _sizes(rows: list[Measurement]) -> list[str]:
     """All operations at all sizes."""
     found: dict[tuple[str, ...], dict[str, Measurement]] = {}
-    for row in rows:
-        if row["name"] in NAMES:
-            found.setdefault(tuple(_size(row)), {})[row["name"]] = row
     has_pot = any("pot" in row.get("baselines", {}) for row in rows)
-    head = ["batch", "n", "m", *NAMES.values()]
+    names = dict(NAMES)
+    if any(row["name"] == "mesh_implicit" for row in rows):
+        names["mesh_implicit"] = "MESH, implicit"
+    for row in rows:
+        if row["name"] in names:
+            found.setdefault(tuple(_size(row)), {})[row["name"]] = row
+    head = ["batch", "n", "m", *names.values()]
     if has_pot:
         head.append("POT")
     body: list[list[str]] = []
     for size, by_name in found.items():
-        cells = [milliseconds(by_name.get(name, {})) for name in NAMES]
+        cells = [milliseconds(by_name.get(name, {})) for name in names]
         if has_pot:
             cells += _baselines(by_name.get("emd", {}), ["pot"])
         body.append([*size, *cells])

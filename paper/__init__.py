@@ -6,6 +6,7 @@ Run it from the root of a clone; ``python -m paper --help`` lists the commands.
 from collections.abc import Callable
 from typing import Any
 
+from paper.features import FeaturesStudy, run_features
 from paper.figures import DrawFigure, run_figure
 from paper.page import ResultsPage, run_results
 from paper.real_clevr import RealClevr, run_real
@@ -26,6 +27,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "table1-emd": (Table1Emd, run_emd_study),
     **TRAINED,
     "real-clevr": (RealClevr, run_real),
+    "features": (FeaturesStudy, run_features),
     "figure": (DrawFigure, run_figure),
     "results": (ResultsPage, run_results),
 }
@@ -34,6 +36,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
 __all__ = [
     "COMMANDS",
     "DrawFigure",
+    "FeaturesStudy",
     "RealClevr",
     "ResultsPage",
     "Table1",
@@ -42,6 +45,7 @@ __all__ = [
     "TrainTable",
     "run_choice",
     "run_emd_study",
+    "run_features",
     "run_figure",
     "run_real",
     "run_results",

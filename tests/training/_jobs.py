@@ -52,6 +52,9 @@ def tiny(task: str, variant: str, out: Path, **changes: Any) -> Settings:
     if task == "random-objects":
         data |= {"n_background": 12, "dim": 8}
         model |= {"mlp_dim": 8}
+    elif task == "features":
+        data |= {"size": 32}
+        model |= {"hidden": 8, "slot_dim": 8, "mlp_dim": 8}
     else:
         data |= {"size": 32}
         model |= {"channels": 8, "slot_dim": 8, "mlp_dim": 8}

@@ -60,6 +60,18 @@ def column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
     return np.array([row[name] for row in rows])
 
 
+def test_the_easy_world_is_said(tmp_path: Path) -> None:
+    few = {"model__n_slots": 4, "data__test_size": 4}
+    fake_run(tiny("clevr-properties", "SA", tmp_path, data__easy=True, **few))
+    text = StringIO()
+    found = run_evaluate(Evaluate(tmp_path, device="cpu"), Console(file=text, width=200))
+    assert found["easy"] is True
+    assert "The world is the easy one" in text.getvalue()
+    # Images of the dataset have more objects than it has slots.
+    with pytest.raises(ValueError, match=r"--model.n-slots is 4, expected at least 10"):
+        run_evaluate(Evaluate(tmp_path, root=tmp_path, device="cpu"))
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_json_and_csv_agree(runs: dict[str, Path], tmp_path: Path, task: str) -> None:
     found, rows = evaluate(runs[task], tmp_path)

@@ -366,6 +366,15 @@ def test_of_many_runs_the_best_are_shown(tmp_path: Path) -> None:
     assert notes in " ".join(page.words.split())
 
 
+def test_the_easy_world_is_said(tmp_path: Path) -> None:
+    for easy in (True, False):
+        start = tiny("clevrtex", "SA")
+        settings = replace(start, data=replace(start.data, easy=easy))
+        run = write_run(tmp_path / f"{easy}", settings, metrics={"fg_ari": 0.5})
+        page, _, _ = make([run], tmp_path / "page.html", n_samples=0, n_cases=0)
+        assert ("Runs with data.easy see the easy version of that world" in page.words) == easy
+
+
 def test_labels_differ(tmp_path: Path) -> None:
     settings = tiny("random-objects", "SA")
     sigma = replace(settings, data=replace(settings.data, sigma=0.1))

@@ -121,6 +121,15 @@ def test_every_setting_that_is_a_number_is_checked() -> None:
                 assert f"{group}.{name}" in names
 
 
+def test_the_easy_world_has_other_limits() -> None:
+    easy = tiny("clevr-properties", "SA", Path("run"), data__easy=True)
+    change(easy, model__n_slots=4).check()
+    refused(change(easy, model__n_slots=3), r"^--model.n-slots is 3, expected at least 4")
+    refused(
+        change(easy, data__root=Path()), r"^--data.easy is for the procedural world, but --data"
+    )
+
+
 @pytest.mark.parametrize(("devices", "nodes"), [(3, 1), (1, 3), (2, 4)])
 def test_a_batch_that_processes_cannot_share(devices: int, nodes: int) -> None:
     start = tiny("random-objects", "SA", Path("run"))

@@ -35,6 +35,8 @@ class Export:
     """Another seed, another dataset."""
     size: int | None = None
     """Width and height of the images; the world's own by default."""
+    easy: bool = False
+    """The easy version of the world: a few large objects in clear colours."""
     batch_size: int = 64
     """Samples made at a time."""
     device: str = "auto"
@@ -49,7 +51,13 @@ def run_export(export: Export, console: Console | None = None) -> Written:
     check_at_least("--start", export.start, 0)
     check_at_least("--batch-size", export.batch_size, 1)
     console = Console() if console is None else console
-    world = open_world(export.world, seed=export.seed, size=export.size, device=export.device)
+    world = open_world(
+        export.world,
+        seed=export.seed,
+        size=export.size,
+        device=export.device,
+        easy=export.easy,
+    )
     stop = export.start + export.n
 
     def records(done: int) -> Iterator[Sample | VectorSample]:

@@ -39,6 +39,8 @@ class Stats:
     """Another seed, another dataset."""
     size: int | None = None
     """Width and height of a world's images."""
+    easy: bool = False
+    """The easy version of a world: a few large objects in clear colours."""
     batch_size: int = 64
     """Samples looked at at a time."""
     device: str = "auto"
@@ -79,7 +81,13 @@ def run_stats(stats: Stats, console: Console | None = None) -> Summary:
 
 def _open(stats: Stats) -> tuple[Iterator[Sample | VectorSample], Mapping[str, Sequence[str]]]:
     if stats.source in WORLDS:
-        world = open_world(stats.source, seed=stats.seed, size=stats.size, device=stats.device)
+        world = open_world(
+            stats.source,
+            seed=stats.seed,
+            size=stats.size,
+            device=stats.device,
+            easy=stats.easy,
+        )
         n = 1000 if stats.n is None else stats.n
         return _batches(world, n, stats.batch_size), classes_of_world(stats.source)
     if not Path(stats.source).exists():

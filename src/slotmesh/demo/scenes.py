@@ -112,14 +112,7 @@ def _check(runs: list[Run]) -> None:
 
 
 def try_weights(run: Run, seed: int, out: Path, console: Console) -> Weights:
-    """Measure weights on fresh scenes.
-
-    Args:
-        run: From :func:`find_weights`.
-        seed: Of the demo: other scenes.
-        out: Folder for the numbers by scene.
-        console: Shows progress.
-    """
+    """Measure weights on fresh scenes; the numbers by scene are written to ``out``."""
     began = time.perf_counter()
     data = run.settings.data
     seed += data.seed + _FRESH

@@ -1,5 +1,6 @@
-"""The networks of the paper, from images or sets to slots and predictions."""
+"""Whole networks, from images or sets to slots and predictions: the paper's, and on features."""
 
+from slotmesh.models.feature_discovery import FeatureDiscovery, FeatureOutput
 from slotmesh.models.model import to_unit
 from slotmesh.models.object_discovery import DiscoveryOutput, ObjectDiscovery
 from slotmesh.models.property_predictor import PropertyOutput, PropertyPredictor
@@ -9,6 +10,8 @@ from slotmesh.models.video_object_discovery import VideoObjectDiscovery, VideoOu
 
 __all__ = [
     "DiscoveryOutput",
+    "FeatureDiscovery",
+    "FeatureOutput",
     "ObjectDiscovery",
     "PropertyOutput",
     "PropertyPredictor",

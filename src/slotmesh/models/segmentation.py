@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from slotmesh.models.feature_colours import feature_colours
 from slotmesh.palette import slot_colour
 from slotmesh.readers import photos
 
@@ -37,7 +38,8 @@ class Segmentation:
     attention: Tensor
     """``(m, rows, columns)``: over the cells of the encoder's grid."""
     reconstruction: Tensor
-    """uint8 ``(3, h, w)``, at the resolution of the model."""
+    """uint8 ``(3, h, w)``, at the resolution of the model; of a model that reconstructs features,
+    their principal components, a pixel per patch."""
 
     @property
     def labels(self) -> Tensor:
@@ -88,7 +90,7 @@ def segment_image(
         masks=_enlarged(out.masks, shown)[0],
         slots=out.slots[0],
         attention=out.attention[0].unflatten(-1, model.encoder.out_grid),
-        reconstruction=_to_bytes(out.reconstruction[0]),
+        reconstruction=_shown(out, model.encoder.out_grid),
     )
 
 
@@ -207,6 +209,13 @@ def _enlarged(masks: Tensor, frames: Tensor) -> Tensor:
 def _first(pixels: Any) -> Tensor:
     """``(H, W, 3)`` with the channels first."""
     return torch.from_numpy(np.array(pixels)).movedim(-1, 0)
+
+
+def _shown(out: Any, grid: tuple[int, int]) -> Tensor:
+    """The reconstruction of one image, or what a picture can show of its features."""
+    if out.reconstruction.ndim == 4:
+        return _to_bytes(out.reconstruction[0])
+    return feature_colours(out.features[0], out.reconstruction[0], grid)[1]
 
 
 def _to_bytes(unit: Tensor) -> Tensor:

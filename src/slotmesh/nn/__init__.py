@@ -1,5 +1,6 @@
 """Modules built on the operations: slot attention and its parts."""
 
+from slotmesh.nn.backbones import BackboneError
 from slotmesh.nn.convolutional import (
     ConvEncoder,
     Decoded,
@@ -7,6 +8,8 @@ from slotmesh.nn.convolutional import (
     SpatialBroadcastDecoder,
     compose,
 )
+from slotmesh.nn.feature_decoder import DecodedFeatures, FeatureDecoder
+from slotmesh.nn.features import FrozenFeatures
 from slotmesh.nn.noise import (
     FixedGaussian,
     LearnedGaussian,
@@ -30,10 +33,14 @@ from slotmesh.nn.transports import (
 
 __all__ = [
     "EMD",
+    "BackboneError",
     "ConvEncoder",
     "Decoded",
+    "DecodedFeatures",
+    "FeatureDecoder",
     "FixedGaussian",
     "FixedNoise",
+    "FrozenFeatures",
     "LearnedGaussian",
     "LearnedNoise",
     "LearnedObjective",

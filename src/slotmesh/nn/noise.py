@@ -1,10 +1,9 @@
 """Initial slots, and the random numbers that they and MESH draw.
 
-The sources of random numbers below also serve several processes or models at once.
+The sources of random numbers below also serve compiled code and several processes at once.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import torch
@@ -301,58 +300,3 @@ class SharedGenerator(torch.Generator):
     def mine(self, drawn: Tensor) -> Tensor:
         """The elements of this process, out of those of all processes ``(total, ...)``."""
         return drawn[self.rank :: self.n_ranks]
-
-
-class StackedGenerator(Drawing):
-    """Draws for several models at once, for each what a generator of its own would.
-
-    Shapes that are asked for begin with the dimensions of ``shape``, which number the models.
-
-    Args:
-        device: Where to draw.
-        seeds: One per model, row by row.
-        shape: Leading dimensions of the shapes; default one, as long as ``seeds``.
-
-    Example:
-        >>> import torch
-        >>> from slotmesh.nn.noise import StackedGenerator, gaussian
-        >>> both = gaussian(torch.zeros(2, 4, 3), StackedGenerator("cpu", [5, 6]))
-        >>> one = gaussian(torch.zeros(4, 3), torch.Generator().manual_seed(6))
-        >>> bool((both[1] == one).all())
-        True
-    """
-
-    def __init__(
-        self,
-        device: torch.device | str,
-        seeds: Sequence[int],
-        shape: tuple[int, ...] | None = None,
-    ) -> None:
-        self.shape = (len(seeds),) if shape is None else shape
-        if not seeds or math.prod(self.shape) != len(seeds):
-            raise ValueError(
-                f"StackedGenerator: got {len(seeds)} seeds for a shape of {self.shape}, expected "
-                "one for each of its elements, and at least one."
-            )
-        self.parts = [torch.Generator(device) for _ in seeds]
-        """The generators, to be registered with a CUDA graph."""
-        super().__init__(self.parts[0])
-        self.seed(seeds)
-
-    def seed(self, seeds: Sequence[int]) -> None:
-        """Start again from these seeds."""
-        for part, seed in zip(self.parts, seeds, strict=True):
-            part.manual_seed(seed)
-        self.asked.clear()
-
-    def _draw(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        lead = len(self.shape)
-        if tuple(shape[:lead]) != self.shape:
-            raise ValueError(
-                f"StackedGenerator: asked for noise of shape {tuple(shape)}, expected one that "
-                f"begins with {self.shape}, as the seeds do."
-            )
-        drawn = torch.empty(shape, dtype=dtype, device=self.generator.device)
-        for row, part in zip(drawn.view(-1, *shape[lead:]), self.parts, strict=True):
-            row.normal_(generator=part)
-        return drawn

@@ -64,6 +64,9 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if not settings.root.exists():
             raise ValueError(f"--root is {settings.root}, which does not exist.")
         data = replace(data, root=settings.root)
+        if hasattr(data, "easy"):
+            # Of the world that it was trained on.
+            data = replace(data, easy=False)
         if hasattr(data, "masks"):
             # Those of other images; the new folder may have its own.
             data = replace(data, masks=None)
@@ -91,6 +94,9 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             console=console,
         )
     console.print(_table(run, found))
+    if found["easy"]:
+        easy = "The world is the easy one: a few large objects in clear colours."
+        console.print(easy, soft_wrap=True, highlight=False)
     where = run.home if settings.out is None else settings.out
     if where is None:
         said = "Nothing was written: pass --out FOLDER to keep the numbers."
@@ -155,6 +161,7 @@ def evaluate_run(
         "split": str(getattr(source, "split", "test")) if partial else "test",
         "partial": partial,
         "root": None if (root := getattr(made.settings.data, "root", None)) is None else str(root),
+        "easy": getattr(made.settings.data, "easy", False),
         "n": n,
         "batch_size": size,
         "loss": float(whole["loss"].double().mean()),

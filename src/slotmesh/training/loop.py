@@ -84,6 +84,12 @@ def _fit(
     fabric: "Fabric", made: Experiment, start: Path | None, lock: Lock, console: Console
 ) -> None:
     settings, first = made.settings, fabric.is_global_zero
+    if first and getattr(settings.data, "easy", False):
+        console.print(
+            "The world is the easy one: a few large objects in clear colours. "
+            "--data.no-easy is the paper's.",
+            highlight=False,
+        )
     training = Training(made, fabric)
     if start is not None:
         training.load_state_dict(load_checkpoint(start))
@@ -180,10 +186,6 @@ def _save(path: Path, training: "Training") -> None:
 
 class Training:
     """What a run trains and how far it is; :meth:`learn` takes one step.
-
-    Args:
-        made: What to learn.
-        fabric: Decides device and precision, and connects the processes.
 
     Example:
         >>> from lightning.fabric import Fabric

@@ -156,13 +156,10 @@ class StopSignals:
 
 
 class Lock:
-    """A folder in which no other process trains until this is released.
+    """A folder, created if necessary, in which no other process trains until this is released.
 
     The kernel holds the lock (``flock``), also against other machines that share the file system,
     and releases it when the process ends, however it ends. The file's text only names the process.
-
-    Args:
-        folder: It is created if necessary.
     """
 
     def __init__(self, folder: Path) -> None:

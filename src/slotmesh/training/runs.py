@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 # What may change between two parts of one run. If other hardware rounds sums in another way, the
 # run differs in its last bits only, and says so (arithmetic.py).
-_FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "logger", "data.workers")
+_FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "logger")
+_FREE += ("data.workers", "data.cache")
 # What may not, of a group above.
 _FIXED = ("hardware.precision",)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from slotmesh.files import write_whole
-from slotmesh.models import ObjectDiscovery, Segmentation, VideoObjectDiscovery
+from slotmesh.models import FeatureDiscovery, ObjectDiscovery, Segmentation, VideoObjectDiscovery
 from slotmesh.readers import BadRecord, photos
 from slotmesh.readers.listing import describe, find_files
 from slotmesh.report.drawing import write
@@ -65,7 +65,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         at_least("n_slots", settings.n_slots, 1)
     run = open_run(locate(settings.model))
     model: Any = run.load_model(place_of(settings.device))
-    if not isinstance(model, ObjectDiscovery | VideoObjectDiscovery):
+    if not isinstance(model, ObjectDiscovery | FeatureDiscovery | VideoObjectDiscovery):
         raise ValueError(
             f"{settings.model} is a model of {run.settings.task}, which makes no masks; expected "
             "one of object discovery, such as `slotmesh train images` makes."

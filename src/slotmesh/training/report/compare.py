@@ -153,6 +153,11 @@ def warnings(found: list[Found]) -> list[str]:
             "Trained and tested on the procedural world that stands in for the dataset. The "
             "paper's numbers are on the dataset itself (--data.root)."
         )
+    if any(getattr(one.settings.data, "easy", False) for one in found):
+        said.append(
+            "Runs with data.easy see the easy version of that world: a few large objects in clear "
+            "colours. Numbers are higher there than on the paper's scenes (--data.no-easy)."
+        )
     return said
 
 

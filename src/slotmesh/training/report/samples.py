@@ -30,6 +30,8 @@ class SamplePainter:
         made = found.run.experiment
         if known.get("root") is not None:
             changes: dict[str, Any] = {"root": Path(known["root"])}
+            if hasattr(made.settings.data, "easy"):
+                changes["easy"] = False
             if hasattr(made.settings.data, "partial"):
                 changes["partial"] = known.get("partial", False)
             data = replace(made.settings.data, **changes)

@@ -148,8 +148,10 @@ class Discovery(Experiment):
     def blind(self, sample: Sample) -> nn.Module:
         """The mean image, cut into a fixed grid."""
         size = self.settings.data.size
-        masks = grid_masks(self.settings.model.n_slots, size, size).to(sample.image.device)
-        return Constant(reconstruction=to_unit(sample.image).mean(0), masks=masks)
+        image = to_unit(sample.image).mean(0)
+        masks = grid_masks(self.settings.model.n_slots, size, size).to(image.device)
+        # Of a video, the same grid in every frame.
+        return Constant(reconstruction=image, masks=masks.repeat(*image.shape[:-3], 1, 1, 1))
 
     def picture(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> "Image":
         """Images, reconstructions, attention and masks of every slot."""

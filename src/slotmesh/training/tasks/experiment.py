@@ -45,11 +45,7 @@ class Goal:
 
 
 class Experiment(ABC):
-    """What is trained: a model, its data, loss and metrics. One entry of ``TASKS`` each.
-
-    Args:
-        settings: Of one run.
-    """
+    """What is trained: a model, its data, loss and metrics. One entry of ``TASKS`` each."""
 
     name: ClassVar[str]
     """On the command line."""

@@ -19,12 +19,7 @@ _ROWS = 256
 
 
 class Loaded:
-    """Samples in memory.
-
-    Args:
-        whole: All of them, as one batch.
-        split: Which part of the data they are.
-    """
+    """Samples of a split in memory."""
 
     def __init__(self, whole: Sample, split: str) -> None:
         self.whole = replace(whole, index=torch.arange(len(whole)))
@@ -73,12 +68,15 @@ def load(reader: ImageReader | VideoReader, most: int | None, console: Console) 
             f"None of the {len(reader.names)} {noun} in {reader.root} can be used.{why}"
         )
     if bad:
-        words = (
-            f"Skipped {len(bad)} of {len(reader.names)} {noun} for {reader.split}: {_named(bad)}"
-        )
-        console.print(escape(words), highlight=False, soft_wrap=True)
+        skipped(bad, len(reader.names), noun, str(reader.split), console)
     whole = Sample.join(found)
     return Loaded(whole if most is None else whole[:most], str(reader.split))
+
+
+def skipped(bad: list[BadRecord], n: int, noun: str, split: str, console: Console) -> None:
+    """Say in one line which files were left out, and why."""
+    words = f"Skipped {len(bad)} of {n} {noun} for {split}: {_named(bad)}"
+    console.print(escape(words), highlight=False, soft_wrap=True)
 
 
 def load_file(reader: HDF5Reader, most: int | None, size: int) -> Loaded:
