@@ -94,7 +94,7 @@ if __name__ == "__main__" and sys.argv[1:]:
     main()
 elif __name__ == "__main__":
     with TemporaryDirectory() as out, redirect_stdout(None):
-        main(["train", "squares", "--variant", "SA-top2", "--steps", "800", "--out", f"{out}/run"])
+        main(["train", "squares", "--variant", "SA-top2", "--steps", "400", "--out", f"{out}/run"])
         model = open_run(Path(out) / "run").load_model()
     found = [model.segment(image) for image in Squares(seed=7).sample(range(4)).image]
     for ax, one in zip(plt.subplots(4, figsize=(6, 4.8))[1], found, strict=True):

@@ -14,7 +14,7 @@ import torch
 import slotmesh
 from slotmesh.metrics import fg_ari
 
-STEPS = 800
+STEPS = 500
 
 
 def squares(n: int, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:

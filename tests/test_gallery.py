@@ -129,6 +129,6 @@ def test_hyper_connections() -> None:
 
 
 def test_own_images() -> None:
-    out = run("own_images", ("STEPS = 800", "STEPS = 2"), ("squares(600)", "squares(12)"))
+    out = run("own_images", ("STEPS = 500", "STEPS = 2"), ("squares(600)", "squares(12)"))
     assert out["found"][0].masks.shape == (3, 16, 16)
     assert re.fullmatch(r"-?\d\.\d\d\n", out["said"])
