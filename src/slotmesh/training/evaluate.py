@@ -13,11 +13,11 @@ import torch
 import tyro
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from slotmesh.environment import command_line, environment
 from slotmesh.files import write_whole
+from slotmesh.progress import Count
 from slotmesh.training.places import memory_checked, place_of
 from slotmesh.training.runs import Run, open_run
 from slotmesh.training.settings import MOST_SAMPLES, at_least, at_most
@@ -136,8 +136,7 @@ def evaluate_run(
     blind_loss: list[torch.Tensor] = []
     rows: dict[str, list[torch.Tensor]] = {}
     began = time.perf_counter()
-    with _progress(console) as progress, torch.inference_mode():
-        bar = progress.add_task("evaluating", total=n)
+    with Count(console, "evaluating", n) as count, torch.inference_mode():
         for i, sample in enumerate(batches):
             total = batches.totals[i]
             noise = made.noise("test", i, total=total, device=place)
@@ -146,7 +145,7 @@ def evaluate_run(
             blind_loss.append(made.judge(blind, sample, noise, blind_metrics)["loss"])
             for name, values in {"sample": sample.index, **judged}.items():
                 rows.setdefault(name, []).append(values)
-            progress.advance(bar, total)
+            count.advance(total)
     whole = {name: torch.cat(values).cpu() for name, values in rows.items()}
     found = {
         **{k: getattr(run.settings, k) for k in ("task", "variant", "preset", "seed")},
@@ -220,14 +219,3 @@ def _table(run: Run, found: dict[str, Any]) -> Table:
     table.caption = "blind: a model that ignores its input"
     table.caption_justify = "left"
     return table
-
-
-def _progress(console: Console | None) -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    quiet = console is None or not console.is_terminal
-    return Progress(*columns, console=console, disable=quiet, transient=True)

@@ -137,7 +137,9 @@ def _steps(
             log.write(step, "val", found)
             if fabric.is_global_zero:
                 path = settings.folder / "pictures" / f"step-{step:06d}.png"
-                replace_file(path, training.picture())
+                picture = training.picture()
+                replace_file(path, picture)
+                log.picture(step, picture)
             better = found["loss"] < training.best_loss
             training.best_loss = found["loss"] if better else training.best_loss
 

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from slotmesh.files import write_whole
 from slotmesh.models import ObjectDiscovery, Segmentation, VideoObjectDiscovery
+from slotmesh.progress import Count
 from slotmesh.readers import BadRecord, photos
 from slotmesh.readers.listing import describe, find_files
 from slotmesh.report.drawing import write
@@ -82,16 +83,18 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         found.append((names[0], model.segment(paths, **options)))
         _write(settings.out, *found[0], names=names)
     else:
-        for path, name in zip(paths, names, strict=True):
-            try:
-                one = model.segment(path, **options)
-            except BadRecord as error:
-                bad.append(error)
-                console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
-                continue
-            _write(settings.out, name, one, names=[name])
-            if len(found) < _MOST_ROWS:
-                found.append((path.name, one))
+        with Count(console, "segmenting", len(paths)) as count:
+            for path, name in zip(paths, names, strict=True):
+                count.advance()
+                try:
+                    one = model.segment(path, **options)
+                except BadRecord as error:
+                    bad.append(error)
+                    console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
+                    continue
+                _write(settings.out, name, one, names=[name])
+                if len(found) < _MOST_ROWS:
+                    found.append((path.name, one))
     if not found:
         raise ValueError(f"None of the {len(paths)} images can be read.")
     sheet = settings.out / "sheet.png"

@@ -165,7 +165,7 @@ def _pictures(
 def _picture(
     painter: SamplePainter, found: Found, mark: Mark, index: int, *, trace: bool
 ) -> Picture:
-    drawn = painter.draw(index, trace=trace)
+    drawn = painter.mosaics(index, trace=trace)
     known = {name: values[index] for name, values in found.by_sample.items() if index < len(values)}
     known.pop("sample", None)
     # The loss last: it is the metric that is spoken of.
