@@ -9,6 +9,7 @@ from typing import Any
 from paper.figures import DrawFigure, run_figure
 from paper.page import ResultsPage, run_results
 from paper.real_clevr import RealClevr, run_real
+from paper.surplus import SurplusSlots, run_surplus
 from paper.table1 import (
     Table1,
     Table1Choice,
@@ -26,6 +27,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "table1-emd": (Table1Emd, run_emd_study),
     **TRAINED,
     "real-clevr": (RealClevr, run_real),
+    "surplus-slots": (SurplusSlots, run_surplus),
     "figure": (DrawFigure, run_figure),
     "results": (ResultsPage, run_results),
 }
@@ -36,6 +38,7 @@ __all__ = [
     "DrawFigure",
     "RealClevr",
     "ResultsPage",
+    "SurplusSlots",
     "Table1",
     "Table1Choice",
     "Table1Emd",
@@ -45,6 +48,7 @@ __all__ = [
     "run_figure",
     "run_real",
     "run_results",
+    "run_surplus",
     "run_table",
     "run_table1",
 ]

@@ -115,6 +115,7 @@ def test_tensorboard_and_csv_hold_the_same(tmp_path: Path, kill: str) -> None:
     assert found == pytest.approx(table(tmp_path / "run"), rel=1e-6)
     names = {name for name, _ in found}
     assert names >= {"train/loss", "train/kl", "train/reconstruction", "train/lr", "val/tc"}
+    assert names >= {"slots/used", "slots/evenness", "slots/background", "slots/entropy_1"}
     times = [float(row["seconds"]) for row in metrics(tmp_path / "run", seconds=True)]
     assert times == sorted(times)
 

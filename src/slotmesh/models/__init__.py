@@ -1,6 +1,7 @@
 """The networks of the paper, from images or sets to slots and predictions."""
 
 from slotmesh.models.images import to_unit
+from slotmesh.models.merging import same_picture
 from slotmesh.models.object_discovery import DiscoveryOutput, ObjectDiscovery
 from slotmesh.models.property_predictor import PropertyOutput, PropertyPredictor
 from slotmesh.models.segmentation import Segmentation
@@ -16,5 +17,6 @@ __all__ = [
     "SetCopier",
     "VideoObjectDiscovery",
     "VideoOutput",
+    "same_picture",
     "to_unit",
 ]

@@ -23,7 +23,10 @@ from slotmesh.training.runs import Run, open_run
 from slotmesh.training.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.training.stream import EvalBatches
 from slotmesh.training.tasks import experiment
+from slotmesh.training.tasks.experiment import Experiment, Source
 
+# Test samples whose slots are looked at.
+_USAGE = 64
 # Test samples whose mean the blind baseline predicts.
 _BLIND = 256
 
@@ -167,6 +170,7 @@ def evaluate_run(
             "loss": float(torch.cat(blind_loss).double().mean()),
             "metrics": _computed(blind_metrics),
         },
+        "slots": _usage(made, model, source, min(n, _USAGE), size, place),
         "seconds": round(time.perf_counter() - began, 2),
         "environment": {"command": command_line()} | environment() | {"device": str(place)},
     }
@@ -174,6 +178,23 @@ def evaluate_run(
         write_whole(out / "evaluation.csv", _csv(whole))
         write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")
     return found
+
+
+@torch.inference_mode()
+def _usage(
+    made: Experiment, model: Any, source: Source, n: int, size: int, place: torch.device
+) -> dict[str, float]:
+    """How slots are used in the first samples, and in how many; empty for models without masks."""
+    means: list[tuple[int, dict[str, float]]] = []
+    for first in range(0, n, size):
+        sample = source.sample(range(first, min(first + size, n))).to(place)
+        noise = made.noise("usage", first // size, total=len(sample), device=place)
+        found = made.usage(model, sample, noise)
+        if found is None:
+            return {}
+        means.append((len(sample), found.means()))
+    names = means[0][1]
+    return {name: sum(k * one[name] for k, one in means) / n for name in names} | {"n": n}
 
 
 def strict(value: Any) -> Any:

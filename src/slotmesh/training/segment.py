@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from slotmesh.files import write_whole
 from slotmesh.models import ObjectDiscovery, Segmentation, VideoObjectDiscovery
+from slotmesh.models.merging import check_tolerance
 from slotmesh.progress import Count
 from slotmesh.readers import BadRecord, photos
 from slotmesh.readers.listing import describe, find_files
@@ -45,6 +46,9 @@ class Segment:
     """Another seed, other initial slots."""
     n_slots: int | None = None
     """Slots; as many as in training by default."""
+    merge: float | None = None
+    """Merge slots whose pictures differ by at most this, from 0 to 1, such as 0.05: a background
+    that several slots share becomes one segment. Objects of one colour do, too."""
     square: Literal["auto", "crop", "squeeze"] = "auto"
     """How an image becomes square: crop takes the middle, squeeze everything; auto: as in
     training."""
@@ -64,6 +68,8 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     at_least("seed", settings.seed, 0)
     if settings.n_slots is not None:
         at_least("n_slots", settings.n_slots, 1)
+    if settings.merge is not None:
+        check_tolerance("--merge", settings.merge)
     run = open_run(locate(settings.model))
     model: Any = run.load_model(place_of(settings.device))
     if not isinstance(model, ObjectDiscovery | VideoObjectDiscovery):
@@ -74,7 +80,8 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     square = settings.square
     if square == "auto":
         square = getattr(run.settings.data, "square", "squeeze")
-    options = {"seed": settings.seed, "square": square, "n_slots": settings.n_slots}
+    options: dict[str, Any] = {"seed": settings.seed, "square": square}
+    options |= {"n_slots": settings.n_slots, "merge": settings.merge}
     paths, names = _expanded(settings.images)
     settings.out.mkdir(parents=True, exist_ok=True)
     found: list[tuple[str, Segmentation]] = []

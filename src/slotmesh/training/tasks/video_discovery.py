@@ -18,7 +18,7 @@ from slotmesh.training.tasks.discovery import (
     quick_transport,
 )
 from slotmesh.training.tasks.experiment import Experiment, Goal, Source, Split
-from slotmesh.training.tasks.image_model import ImageModel
+from slotmesh.training.tasks.image_model import ImageModel, image_usage
 from slotmesh.training.tasks.sources import open_source
 from slotmesh.training.variants import (
     VARIANTS,
@@ -33,6 +33,8 @@ from slotmesh.worlds import Sample
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torchmetrics import Metric
+
+    from slotmesh.metrics import SlotUsage
 
 
 # Two frames of a real video may show this many different detections.
@@ -173,6 +175,10 @@ class VideoDiscovery(Experiment):
         return Constant(
             reconstruction=to_unit(sample.image).mean(0), masks=masks.repeat(n_frames, 1, 1, 1)
         )
+
+    def usage(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> "SlotUsage":
+        """How the model uses its slots."""
+        return image_usage(model, sample, noise, truth=getattr(self, "has_masks", True))
 
     def picture(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> "Image":
         """Frames, reconstructions, attention and masks of every slot."""
