@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from slotmesh.training.loop import run_train
 
 from slotmesh import progress
 from slotmesh.cli import main
 from slotmesh.progress import Count, duration
+from slotmesh.training.loop import run_train
 
 from .training._jobs import tiny
 

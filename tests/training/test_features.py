@@ -90,6 +90,8 @@ def test_from_a_folder_to_a_report(
     assert "Features: those of `a-vit`" in card
     assert str(tmp_path) not in card
     assert run("segment", "weights", root, "--device", "cpu", "--out", "found") == 0
+    assert run("segment", "weights", root, "--merge", "0.1", "--device", "cpu") == 1
+    assert "--merge compares what slots look like" in capsys.readouterr().err
     assert Path("found/sheet.png").is_file()
     capsys.readouterr()
     # Another variant, and a run that resumes, compute nothing but the features that are missing.

@@ -85,8 +85,8 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     if settings.merge is not None:
         if isinstance(model, FeatureDiscovery):
             raise ValueError(
-                f"--merge compares what slots look like, but {settings.model} reconstructs features, "
-                "not pixels. Leave it out."
+                f"--merge compares what slots look like, but {settings.model} reconstructs "
+                "features, not pixels. Leave it out."
             )
         options |= {"merge": settings.merge}
     paths, names = _expanded(settings.images)
