@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test coverage soak check format docs clean
+.PHONY: help setup demo test coverage soak check format docs release-check clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(READY) ## Create .venv with slotmesh and pinned dependencies
 
@@ -42,5 +42,15 @@ format: $(READY) ## Format, and fix what ruff can fix
 docs: $(READY) ## Build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
+release-check: ## Build the package, check it, install the wheel into an empty environment, run its demo
+	rm -rf dist .release
+	$(PYTHON) -m venv .release/tools
+	.release/tools/bin/pip install --quiet --disable-pip-version-check build twine
+	.release/tools/bin/python -m build --quiet --outdir dist
+	.release/tools/bin/twine check --strict dist/*
+	$(PYTHON) -m venv .release/empty
+	.release/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd .release && empty/bin/slotmesh --version && empty/bin/slotmesh demo
+
 clean: ## Remove what was built
-	rm -rf .venv docs/_build demo .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf .venv .release dist docs/_build docs/gallery demo .pytest_cache .ruff_cache .hypothesis .coverage*

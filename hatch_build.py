@@ -1,5 +1,7 @@
 """Adds trained weights to the wheel, and compiles the C, with which it is one for a platform.
 
+It also makes the README one that the package index can show.
+
 Without a compiler, or with SLOTMESH_NATIVE=0, the wheel is for every platform, and the C is
 compiled when it is first needed. With SLOTMESH_NATIVE=1 a wheel without it is an error.
 """
@@ -15,10 +17,37 @@ from types import SimpleNamespace
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 NATIVE = "slotmesh/ops/_native"
 WEIGHTS = "slotmesh/weights"
 SWITCH = "SLOTMESH_NATIVE"
+
+
+class ReadmeHook(MetadataHookInterface):
+    """The README of the package index, which knows no files of the repository."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the readme."""
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        address = metadata.get("urls", {}).get("Repository")
+        metadata["readme"] = {"content-type": "text/markdown", "text": for_index(text, address)}
+
+
+def for_index(readme: str, address: str | None) -> str:
+    """Make links and pictures absolute, or leave them out if there is no address.
+
+    Args:
+        readme: Markdown whose links are relative to the root of the repository.
+        address: Of the repository, such as ``https://host/owner/name``, or None.
+    """
+    image = re.compile(r"!\[([^\]]*)\]\((?!https?:)([^)]+)\)\n*")
+    link = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
+    if address is None:
+        return link.sub(r"\1", image.sub("", readme))
+    address = address.rstrip("/")
+    readme = image.sub(rf"![\1]({address}/raw/main/\2)\n\n", readme)
+    return link.sub(rf"[\1]({address}/blob/main/\2)", readme)
 
 
 class NativeBuildHook(BuildHookInterface):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-OpName = Literal["softmax", "sinkhorn", "mesh", "emd", "assign"]
+OpName = Literal["softmax", "sinkhorn", "mesh", "mesh_implicit", "emd", "assign"]
 BaselineName = Literal["eager", "compiled", "pot", "scipy"]
 
 
@@ -45,6 +45,10 @@ class Sizes:
     """Sizes of assignment problems."""
     sweep: tuple[Shape, ...] = ()
     """Sizes that show how the time grows with n and m."""
+    exact: tuple[Shape, ...] = ()
+    """Sizes of exact transport that is an assignment."""
+    implicit: tuple[Shape, ...] = ()
+    """Sizes of MESH with both gradients, that of a converged plan too."""
 
 
 SIZES = {
@@ -59,20 +63,24 @@ SIZES = {
     ("cuda", True): Sizes(targets=((64, 105, 5), (64, 1024, 11)), pairs=((64, 5, 5),)),
     ("cpu", False): Sizes(
         targets=((64, 105, 5), (64, 1024, 11), (64, 4096, 6), (64, 4096, 11), (4, 1024, 11)),
-        pairs=((64, 5, 5), (64, 10, 10)),
+        pairs=((64, 5, 5), (64, 10, 10), (4096, 4, 4), (1, 256, 256)),
+        exact=((4096, 4, 4), (1, 256, 256)),
+        implicit=((1, 256, 256),),
         sweep=(
             *((4, n, 11) for n in (105, 256, 1024, 4096, 16_384)),
             *((4, 1024, m) for m in (2, 4, 8, 16, 32)),
         ),
     ),
-    ("cpu", True): Sizes(targets=((4, 64, 5),), pairs=((4, 5, 5),)),
+    ("cpu", True): Sizes(
+        targets=((4, 64, 5),), pairs=((4, 5, 5),), exact=((4, 5, 5),), implicit=((4, 5, 5),)
+    ),
 }
 """By type of device and ``--quick``."""
 AGAINST: dict[str, dict[OpName, tuple[BaselineName, ...]]] = {
     "cuda": {"mesh": ("eager", "compiled"), "emd": ("pot",), "assign": ("scipy",)},
-    "cpu": {"mesh": ("eager",)},
+    "cpu": {"mesh": ("eager",), "emd": ("pot",), "assign": ("scipy",)},
 }
-"""Baselines by type of device. On a CPU, slotmesh itself uses POT and SciPy."""
+"""Baselines by type of device."""
 # Maximum numbers of inputs and slots for exact transport: what the kernel supports, and what POT
 # solves in reasonable time.
 MOST_EXACT = {"cuda": (16_384, 32), "cpu": (4096, 32)}
@@ -89,15 +97,16 @@ def op_cases(kind: str, *, quick: bool = False) -> list[OpCase]:
     sizes = SIZES[kind, quick]
 
     def case(op: OpName, shape: Shape) -> OpCase:
-        compared = shape in sizes.targets or op == "assign"
+        compared = shape in (*sizes.targets, *sizes.exact) or op == "assign"
         return OpCase(op, *shape, baselines=AGAINST[kind].get(op, ()) if compared else ())
 
     shapes = list(dict.fromkeys((*sizes.targets, *sizes.sweep)))
     most_n, most_m = MOST_EXACT[kind]
     small = [(batch, n, m) for batch, n, m in shapes if n <= most_n and m <= most_m]
     every: dict[OpName, Sequence[Shape]] = {
-        "mesh": shapes,
-        "emd": small,
+        "mesh": [*shapes, *sizes.implicit],
+        "mesh_implicit": sizes.implicit,
+        "emd": [*small, *sizes.exact],
         "sinkhorn": shapes,
         "softmax": shapes,
         "assign": sizes.pairs,

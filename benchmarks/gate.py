@@ -65,6 +65,12 @@ def exact_errors(found: Transport, a: Tensor, b: Tensor) -> dict[str, float]:
     return errors
 
 
+def plan_errors(plan: Tensor, cost: Tensor, a: Tensor, b: Tensor) -> dict[str, float]:
+    """Return the errors of exact plans, with the potentials that slotmesh finds as a bound."""
+    best = emd(cost.double(), a, b)
+    return exact_errors(best._replace(plan=plan), a, b)
+
+
 def assignment_errors(partner: Tensor, cost: Tensor) -> dict[str, float]:
     """Return the error of assignments ``(batch, n)`` for square costs ``(batch, n, n)``."""
     best = assign(cost.cpu().double(), backend="scipy")

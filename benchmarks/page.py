@@ -54,7 +54,31 @@ def render(results: dict[str, Result]) -> str:
     if not results:
         return "No result is committed yet.\n"
     order = sorted(results, key=lambda stem: (not _on_gpu(results[stem]), stem))
-    return "\n".join(_machine(stem, results[stem]) for stem in order)
+    first = _headline(results[order[0]])
+    return first + "\n".join(_machine(stem, results[stem]) for stem in order)
+
+
+def _headline(result: Result) -> str:
+    """One paragraph about the first machine, or nothing if too little was measured there."""
+    sections = result["sections"]
+    ops, steps = (sections.get(name, {}).get("rows", []) for name in ("ops", "steps"))
+    timed = [row for row in ops if row["name"] == "mesh" and "ms" in row and row["n"] == 4096]
+    timed = [row for row in timed if "ms" in row.get("baselines", {}).get("eager", {})]
+    ours = [row for row in steps if row["variant"] == "SA-MESH" and "ms" in row]
+    if not timed or not ours:
+        return ""
+    call, step = min(timed, key=lambda row: row["m"]), ours[0]
+    same = ("name", "precision", "preset")
+    [plain] = [r for r in steps if r["variant"] == "SA" and all(r[k] == step[k] for k in same)]
+    faster = three(call["baselines"]["eager"]["ms"] / call["ms"])
+    batch, n, m = _size(call)
+    return (
+        f"On an {result['device']}, MESH over {batch} costs of {m} x {n} takes "
+        f"{milliseconds(call)} ms forward and backward, {faster} times as fast as with autograd "
+        f"inside. A training step of {step['name']} (preset {step['preset']}, "
+        f"{step['precision']}) takes {milliseconds(step)} ms with SA-MESH and "
+        f"{milliseconds(plain)} ms with plain slot attention.\n\n"
+    )
 
 
 def save_pictures(results: dict[str, Result], docs: Path) -> list[Path]:
@@ -105,9 +129,9 @@ def _ops(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
     lines += _sizes(rows)
     pairs = [row for row in rows if row["name"] == "assign"]
     if pairs:
-        lines += ["Assignment, ms per batch:", ""]
         body = [[*_size(row), milliseconds(row), *_baselines(row, ["scipy"])] for row in pairs]
-        lines += _table(["batch", "n", "m", "slotmesh", "SciPy"], body)
+        table = _table(["batch", "n", "m", "slotmesh", "SciPy"], body)
+        lines += _folded("Assignment, ms per batch", table)
     return lines
 
 
@@ -132,14 +156,13 @@ def _against(rows: list[Measurement]) -> list[str]:
         body.append(cells)
     head += ["memory"] if with_memory else []
     text = "MESH, forward and backward, in ms. *times*: time of the baseline over that of slotmesh."
-    lines = [text, ""]
-    lines += _table(head, body)
+    lines = [text, "", *_table(head, body)]
     same, values = fixed(rows, "n")
     found = {row["n"]: row for row in rows if _is_mesh(row, same)}
     if {4096, 16_384} <= set(values):
         ratio = _ratio(found[16_384], found[4096])
         lines += [f"At m = {same['m']}, n = 16,384 takes {ratio} times as long as n = 4,096.", ""]
-    return lines
+    return _folded("MESH and its baselines", lines)
 
 
 def _is_mesh(row: Measurement, same: dict[str, int]) -> bool:
@@ -149,24 +172,24 @@ def _is_mesh(row: Measurement, same: dict[str, int]) -> bool:
 def _sizes(rows: list[Measurement]) -> list[str]:
     """All operations at all sizes."""
     found: dict[tuple[str, ...], dict[str, Measurement]] = {}
-    for row in rows:
-        if row["name"] in NAMES:
-            found.setdefault(tuple(_size(row)), {})[row["name"]] = row
     has_pot = any("pot" in row.get("baselines", {}) for row in rows)
-    head = ["batch", "n", "m", *NAMES.values()]
+    names = dict(NAMES)
+    if any(row["name"] == "mesh_implicit" for row in rows):
+        names["mesh_implicit"] = "MESH, implicit"
+    for row in rows:
+        if row["name"] in names:
+            found.setdefault(tuple(_size(row)), {})[row["name"]] = row
+    head = ["batch", "n", "m", *names.values()]
     if has_pot:
         head.append("POT")
     body: list[list[str]] = []
     for size, by_name in found.items():
-        cells = [milliseconds(by_name.get(name, {})) for name in NAMES]
+        cells = [milliseconds(by_name.get(name, {})) for name in names]
         if has_pot:
             cells += _baselines(by_name.get("emd", {}), ["pot"])
         body.append([*size, *cells])
-    return [
-        "All sizes, in ms; forward and backward, exact transport forward only:",
-        "",
-        *_table(head, body),
-    ]
+    text = "In ms; forward and backward, exact transport forward only."
+    return _folded("All operations at all sizes", [text, "", *_table(head, body)])
 
 
 def _steps(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
@@ -180,7 +203,8 @@ def _steps(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
         ]
         for row in [row | {"task": row["name"]} for row in rows]
     ]
-    return ["### Training steps", "", *_table([*head, "over SA"], body), *_kernels(rows)]
+    table = _table([*head, "over SA"], body)
+    return ["### Training steps", "", *_folded("Time of a step, in ms", table), *_kernels(rows)]
 
 
 def _kernels(rows: list[Measurement]) -> list[str]:
@@ -194,11 +218,8 @@ def _kernels(rows: list[Measurement]) -> list[str]:
         times["other"] = times.get("other", 0.0) + times.pop("memory", 0.0)
         cells = [milliseconds({"ms": times[kind]} if kind in times else {}) for kind in _HEADS]
         body.append([row["name"], row["variant"], row["precision"], *cells])
-    return [
-        "Where the time goes, ms of kernels per step:",
-        "",
-        *_table(["task", "variant", "", *_HEADS.values()], body),
-    ]
+    table = _table(["task", "variant", "", *_HEADS.values()], body)
+    return _folded("Where the time goes, ms of kernels per step", table)
 
 
 def _table1(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
@@ -213,7 +234,7 @@ def _table1(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
         ]
         for row in rows
     ]
-    return ["### Table 1", "", *_table(head, body)]
+    return ["### Table 1", "", *_folded("Time of a step of all runs at once", _table(head, body))]
 
 
 def _size(row: Measurement) -> list[str]:
@@ -226,6 +247,11 @@ def _ratio(row: Measurement, other: Measurement) -> str:
 
 def _baselines(row: Measurement, names: Sequence[str]) -> list[str]:
     return [milliseconds(row.get("baselines", {}).get(name, {})) for name in names]
+
+
+def _folded(title: str, lines: list[str]) -> list[str]:
+    """What the page shows once the title is clicked."""
+    return [f":::{{fold}} {title}", "", *lines, ":::", ""]
 
 
 def _table(head: list[str], body: list[list[str]]) -> list[str]:

@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.baselines import compiled_mesh, eager_mesh
+from benchmarks.baselines import compiled_mesh, eager_mesh, pot_loop, scipy_loop
 from benchmarks.cases import OpCase, OpName
 from benchmarks.gate import (
     assignment_errors,
     exact_errors,
     has_pot,
+    plan_errors,
     relative,
 )
 from slotmesh import ops
+from slotmesh.ops.mesh import MeshGrad
 
 DIM = 64
 """Dimension of the slots and inputs whose distances are the costs."""
@@ -153,10 +155,13 @@ class MeshProblem(PlanProblem):
             torch.manual_seed(SEED)
             self.noise = NOISE * torch.randn_like(self.cost)
 
+    grad: MeshGrad = "straight_through"
+
     def plans(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """Return ours, which draws its noise, and the baselines, which are given it."""
+        options: dict[str, Any] = {"lr": 5.0, "grad": self.grad, "backend": self.backend}
         plans: dict[str, Callable[[Tensor], Tensor]] = {
-            OURS: lambda cost: ops.mesh(cost, lr=5.0, noise=NOISE, backend=self.backend).plan  # pyright: ignore
+            OURS: lambda cost: ops.mesh(cost, noise=NOISE, **options).plan
         }
         if "eager" in self.case.baselines:
             plans["eager"] = lambda cost: eager_mesh(cost, self.noise)
@@ -167,34 +172,47 @@ class MeshProblem(PlanProblem):
 
     def truth(self, cost: Tensor) -> Tensor:
         """Return the plan of the pure-torch backend."""
-        return ops.mesh(cost, lr=5.0, noise=self.noise.double(), backend="torch").plan
+        noise = self.noise.double()
+        return ops.mesh(cost, lr=5.0, noise=noise, grad=self.grad, backend="torch").plan
+
+
+class ImplicitMeshProblem(MeshProblem):
+    """The same with the gradient of a converged plan."""
+
+    grad: MeshGrad = "implicit"
 
 
 class ExactProblem(OpProblem):
-    """Exact transport between non-uniform masses."""
+    """Exact transport between non-uniform masses; of as many slots as inputs, equal ones."""
 
     def __init__(self, case: OpCase, device: torch.device) -> None:
         super().__init__(case, device)
-        sizes = (case.m, case.n)
-        self.a, self.b = (case.m * self.randn(case.batch, size).softmax(-1) for size in sizes)
+        sizes, even = (case.m, case.n), case.m == case.n
+        logits = (self.randn(case.batch, size) * (not even) for size in sizes)
+        self.a, self.b = (case.m * x.softmax(-1) for x in logits)
 
     @property
     def backend(self) -> str:
-        """The kernel, or POT."""
-        return "triton" if self.on_gpu else "pot"
+        """The kernel on a GPU, else the default."""
+        return "triton" if self.on_gpu else "auto"
 
     def runs(self) -> dict[str, Callable[[], Any]]:
-        """Return the kernel and POT."""
-        names = {OURS: self.backend} | {name: name for name in self.case.baselines if has_pot()}
-        return {
-            name: partial(ops.emd, self.cost, self.a, self.b, backend=backend)  # pyright: ignore
-            for name, backend in names.items()
+        """Return ours and a loop over POT."""
+        given = (self.cost, self.a, self.b)
+        runs: dict[str, Callable[[], Any]] = {
+            OURS: partial(ops.emd, *given, backend=self.backend)  # pyright: ignore
         }
+        if "pot" in self.case.baselines and has_pot():
+            runs["pot"] = partial(pot_loop, *given)
+        return runs
 
     def errors(self, result: Any) -> dict[str, float]:
-        """Return the errors of cost and marginals."""
+        """Return the errors of cost and marginals; of a plan alone, those of its cost."""
         a, b = self.a.double(), self.b.double()
-        return exact_errors(result, a, b * (a.sum(-1, keepdim=True) / b.sum(-1, keepdim=True)))
+        b = b * (a.sum(-1, keepdim=True) / b.sum(-1, keepdim=True))
+        if isinstance(result, Tensor):
+            return plan_errors(result, self.cost, a, b)
+        return exact_errors(result, a, b)
 
 
 class AssignProblem(OpProblem):
@@ -202,16 +220,17 @@ class AssignProblem(OpProblem):
 
     @property
     def backend(self) -> str:
-        """The kernel, or SciPy."""
-        return "triton" if self.on_gpu else "scipy"
+        """The kernel on a GPU, else the default."""
+        return "triton" if self.on_gpu else "auto"
 
     def runs(self) -> dict[str, Callable[[], Any]]:
-        """Return the kernel and SciPy."""
-        names = {OURS: self.backend} | {name: name for name in self.case.baselines}
-        return {
-            name: partial(ops.assign, self.cost, backend=backend)  # pyright: ignore
-            for name, backend in names.items()
+        """Return ours and a loop over SciPy."""
+        runs: dict[str, Callable[[], Any]] = {
+            OURS: partial(ops.assign, self.cost, backend=self.backend)  # pyright: ignore
         }
+        if "scipy" in self.case.baselines:
+            runs["scipy"] = partial(scipy_loop, self.cost)
+        return runs
 
     def errors(self, result: Any) -> dict[str, float]:
         """Return the error of the total cost."""
@@ -222,6 +241,7 @@ PROBLEMS: dict[OpName, type[OpProblem]] = {
     "softmax": SoftmaxProblem,
     "sinkhorn": SinkhornProblem,
     "mesh": MeshProblem,
+    "mesh_implicit": ImplicitMeshProblem,
     "emd": ExactProblem,
     "assign": AssignProblem,
 }

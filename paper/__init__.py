@@ -6,9 +6,11 @@ Run it from the root of a clone; ``python -m paper --help`` lists the commands.
 from collections.abc import Callable
 from typing import Any
 
+from paper.features import FeaturesStudy, run_features
 from paper.figures import DrawFigure, run_figure
 from paper.page import ResultsPage, run_results
 from paper.real_clevr import RealClevr, run_real
+from paper.surplus import SurplusSlots, run_surplus
 from paper.table1 import (
     Table1,
     Table1Choice,
@@ -26,6 +28,8 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "table1-emd": (Table1Emd, run_emd_study),
     **TRAINED,
     "real-clevr": (RealClevr, run_real),
+    "features": (FeaturesStudy, run_features),
+    "surplus-slots": (SurplusSlots, run_surplus),
     "figure": (DrawFigure, run_figure),
     "results": (ResultsPage, run_results),
 }
@@ -34,17 +38,21 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
 __all__ = [
     "COMMANDS",
     "DrawFigure",
+    "FeaturesStudy",
     "RealClevr",
     "ResultsPage",
+    "SurplusSlots",
     "Table1",
     "Table1Choice",
     "Table1Emd",
     "TrainTable",
     "run_choice",
     "run_emd_study",
+    "run_features",
     "run_figure",
     "run_real",
     "run_results",
+    "run_surplus",
     "run_table",
     "run_table1",
 ]

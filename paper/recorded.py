@@ -17,7 +17,11 @@ _NOT_RECORDED = ("out", "runs", "checkpoints", "overwrite", "device", "choice")
 _FORMER = ("slotmesh", "reproduce")
 _PROGRAM = ("python", "-m", "paper")
 
-ADDED_LATER = {"transport.grad": "straight_through", "logger": "tensorboard"}
+ADDED_LATER = {
+    "transport.grad": "straight_through",
+    "logger": "tensorboard",
+    "optim.warmup_part": None,
+}
 """Settings that were added after some results, with the value that those were measured with."""
 
 

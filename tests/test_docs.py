@@ -1,8 +1,10 @@
 """The documentation builds without a warning."""
 
 import ast
+import json
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +17,39 @@ MAP = runpy.run_path(str(DOCS / "make_map.py"))
 
 
 def test_sphinx_builds_without_warnings(tmp_path: Path) -> None:
-    pytest.importorskip("furo", reason="the documentation's tools are not installed")
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(DOCS)]
-    built = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    for tool in ("furo", "latex2mathml", "sphinx_gallery"):
+        pytest.importorskip(tool, reason="the documentation's tools are not installed")
+    # A copy: the gallery's pages are written beside the others. Its scripts are run by
+    # test_gallery.py, not here.
+    for name in ("docs", "examples"):
+        unwanted = shutil.ignore_patterns("_build", "gallery", "__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=unwanted)
+    shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
+    out = tmp_path / "html"
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html"]
+    command += ["-D", "sphinx_gallery_conf.plot_gallery=0", str(tmp_path / "docs"), str(out)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    page = (tmp_path / "ops.html").read_text()
-    assert "slotmesh.mesh" in page
-    assert (tmp_path / "_images" / "descent.svg").exists()
+    assert "slotmesh.mesh" in (out / "ops.html").read_text()
+    assert (out / "_images" / "descent.svg").exists()
+    # Formulas are drawn by the browser, and no page loads anything from elsewhere.
+    assert (out / "how-mesh-works.html").read_text().count("<math") > 20
+    for page in out.rglob("*.html"):
+        loaded = re.findall(
+            r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)"', page.read_text()
+        )
+        assert not loaded, page
+    # Every script of the gallery has a page, in the order that was chosen.
+    style = runpy.run_path(str(DOCS / "gallery_style.py"))
+    scripts = {path.name for path in (ROOT / "examples").glob("*.py")}
+    assert scripts <= set(style["_ORDER"])
+    assert all((out / "gallery" / f"{Path(name).stem}.html").exists() for name in scripts)
+
+
+def test_words_lead_somewhere() -> None:
+    page = (DOCS / "words.md").read_text(encoding="utf-8")
+    for word in ("dustbin", "unbalanced", "DETR", "router", "own data", "notebook", "DINO"):
+        assert re.search(rf"^\|[^|]*\b{word}", page, re.M | re.I), word
 
 
 def test_pictures_are_made_by_code(tmp_path: Path) -> None:
@@ -90,3 +118,42 @@ def test_no_room_imports_from_a_row_above_it() -> None:
                 parts = name.split(".")
                 other = parts[1] if parts[0] == "slotmesh" and len(parts) > 1 else ""
                 assert row.get(other, 99) >= row.get(room, 0), f"{file} imports {name}"
+
+
+# Slots on frozen features.
+
+FROZEN = runpy.run_path(str(DOCS / "make_frozen_features.py"))
+
+
+def test_the_measured_part_of_a_page_is_what_was_measured() -> None:
+    """Nothing is there before it was measured; afterwards, the numbers of the result."""
+    page = FROZEN["PAGE"].read_text(encoding="utf-8")
+    shown = page.split(FROZEN["BEGIN"])[1].split(FROZEN["END"])[0]
+    if FROZEN["RESULT"].is_file():
+        assert FROZEN["render"](json.loads(FROZEN["RESULT"].read_text())) in shown
+    else:
+        assert not shown.strip()
+
+
+def test_the_measured_part_of_a_page_is_replaced() -> None:
+    metrics = {"fg_ari": 0.5, "fg_miou": 0.25, "mbo": 0.125}
+    one = {
+        "metrics": metrics,
+        "blind": {"metrics": metrics},
+        "n": 1000,
+        "settings": {"steps": 3000, "data.batch_size": 32, "model.layers": 3, "model.hidden": 8},
+    }
+    found = {
+        "variants": {"SA": one, "SA-MESH": one},
+        "encoder": {"settings": {"encoder_steps": 10, "encoder_batch": 4}},
+        "environment": {"device": "a GPU"},
+    }
+    part = FROZEN["render"](found)
+    assert "| SA-MESH | 50.0 | 25.0 | 12.5 |" in part
+    assert "on 1,000 test images" in part
+    page = f"before\n{FROZEN['BEGIN']}old\n{FROZEN['END']}after\n"
+    new = FROZEN["updated"](page, part)
+    assert "old" not in new
+    assert FROZEN["updated"](new, part) == new
+    assert new.startswith("before\n")
+    assert new.endswith("after\n")

@@ -54,8 +54,10 @@ def test_pages(page: Path) -> None:
 def test_everything_public_has_an_example() -> None:
     """Functions and classes that a user calls; bases and plain records are described instead."""
     described = {
+        "BackboneError",
         "BackendStatus",
         "Backends",
+        "DecodedFeatures",
         "MeshObjective",
         "Objective",
         "OptimalTransport",

@@ -8,6 +8,7 @@ from paper.figures.potentials import (
     gaps_of,
     potential_gaps,
 )
+from paper.figures.slots import FoundObjects, draw_attention, draw_masks, found_objects
 from paper.figures.temperature import (
     Scaling,
     draw_temperature,
@@ -19,13 +20,17 @@ __all__ = [
     "NAMES",
     "Derivatives",
     "DrawFigure",
+    "FoundObjects",
     "PotentialGaps",
     "Scaling",
     "derivatives",
+    "draw_attention",
+    "draw_masks",
     "draw_objective",
     "draw_potentials",
     "draw_temperature",
     "draw_unnormalised",
+    "found_objects",
     "gaps_of",
     "potential_gaps",
     "run_figure",

@@ -11,21 +11,32 @@ import tyro
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paper.figures.objective import Derivatives, derivatives, draw_objective
 from paper.figures.potentials import PotentialGaps, draw_potentials, potential_gaps
+from paper.figures.slots import FoundObjects, draw_attention, draw_masks, found_objects
 from paper.figures.temperature import Scaling, draw_temperature, draw_unnormalised, scaling
 from slotmesh.environment import environment
 from slotmesh.files import write_whole
+from slotmesh.progress import Count
 from slotmesh.report.figures import save_figure
 
-FigureName = Literal["temperature", "gradient-unnormalised", "potentials", "objective", "all"]
+FigureName = Literal[
+    "temperature",
+    "potentials",
+    "gradient-unnormalised",
+    "objective",
+    "attention",
+    "masks",
+    "all",
+]
 Format = Literal["svg", "png"]
 _FIGURES = (
-    "temperature: entropy and gradient norm of Sinkhorn and MESH. gradient-unnormalised: the "
-    "gradient norms on their own scale. potentials: the benefit of reusing Sinkhorn's potentials. "
-    "objective: the derivative of a learned objective (trains for up to a minute)."
+    "temperature (Figure 1): entropy and gradient norm of Sinkhorn and MESH. potentials (Figure "
+    "3): the benefit of reusing potentials. gradient-unnormalised (Figure 4): the gradient "
+    "norms on their own scale. objective (Figure 5): the derivative of a learned objective (trains "
+    "for up to a minute). attention (Figure 7) and masks (Figure 8): what slots attend to in every "
+    "iteration, and hold at the end, by the weights that come with slotmesh."
 )
 
 
@@ -39,7 +50,8 @@ class DrawFigure:
     format: Format = "svg"
     """File format of the pictures."""
     draws: int | None = None
-    """Random draws to average (not for objective); by default enough for smooth curves."""
+    """Random draws to average, or scenes to show (not for objective); by default enough for smooth
+    curves, and 5 scenes."""
     steps: int | None = None
     """Training steps (for objective only); 500 by default."""
     seed: int = 0
@@ -50,6 +62,8 @@ class DrawFigure:
 class FigureRecipe:
     """How a figure is computed and drawn."""
 
+    number: int
+    """That of the figure in the paper."""
     compute: Callable[..., Any]
     """Returns a dataclass of arrays."""
     draw: Callable[[Any], Figure]
@@ -61,14 +75,18 @@ class FigureRecipe:
 
 
 RECIPES = {
-    "temperature": FigureRecipe(scaling, draw_temperature, Scaling.entropy_headline, "draws", 256),
-    "gradient-unnormalised": FigureRecipe(
-        scaling, draw_unnormalised, Scaling.gradient_headline, "draws", 256
+    "temperature": FigureRecipe(
+        1, scaling, draw_temperature, Scaling.entropy_headline, "draws", 256
     ),
     "potentials": FigureRecipe(
-        potential_gaps, draw_potentials, PotentialGaps.headline, "draws", 64
+        3, potential_gaps, draw_potentials, PotentialGaps.headline, "draws", 64
     ),
-    "objective": FigureRecipe(derivatives, draw_objective, Derivatives.headline, "steps", 500),
+    "gradient-unnormalised": FigureRecipe(
+        4, scaling, draw_unnormalised, Scaling.gradient_headline, "draws", 256
+    ),
+    "objective": FigureRecipe(5, derivatives, draw_objective, Derivatives.headline, "steps", 500),
+    "attention": FigureRecipe(7, found_objects, draw_attention, FoundObjects.headline, "draws", 5),
+    "masks": FigureRecipe(8, found_objects, draw_masks, FoundObjects.headline, "draws", 5),
 }
 NAMES: tuple[str, ...] = tuple(RECIPES)
 """Names of the figures; ``all`` stands for all of them."""
@@ -99,7 +117,7 @@ def run_figure(settings: DrawFigure, console: Console | None = None) -> list[Pat
         picture = settings.out / f"{name}.{settings.format}"
         save_figure(recipe.draw(numbers), picture)
         write_whole(picture.with_suffix(".json"), _as_json(name, recipe, settings, numbers))
-        said = recipe.headline(numbers)
+        said = f"Figure {recipe.number}; {recipe.headline(numbers)}"
         console.print(f"[bold]{escape(str(picture))}[/bold]: {said}", soft_wrap=True)
         pictures.append(picture)
     return pictures
@@ -135,19 +153,10 @@ def _options(recipe: FigureRecipe, settings: DrawFigure) -> dict[str, int]:
 
 
 def _compute(name: str, recipe: FigureRecipe, settings: DrawFigure, console: Console) -> Any:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    # Without a terminal a progress bar would leave an empty line.
-    quiet = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        bar = progress.add_task(name, total=None)
+    with Count(console, name) as count:
 
         def on_progress(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total)
+            count.update(done, total=total)
 
         return recipe.compute(**_options(recipe, settings), on_progress=on_progress)
 
@@ -160,7 +169,8 @@ def _as_json(name: str, recipe: FigureRecipe, settings: DrawFigure, numbers: Any
         "settings": _options(recipe, settings),
         "versions": {package: versions[package] for package in ("slotmesh", "torch")},
     }
-    body = {field.name: _plain(getattr(numbers, field.name)) for field in fields(numbers)}
+    shown = [field for field in fields(numbers) if not field.metadata.get("picture")]
+    body = {field.name: _plain(getattr(numbers, field.name)) for field in shown}
     entries = {**head, **body}
     # One line per entry: indented JSON would put every number on its own line.
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from paper.replicas.check import check_replicas
 from paper.replicas.data import Sets
+from paper.replicas.stacked import StackedGenerator
 from paper.replicas.trainer import exact_arithmetic
-from slotmesh.nn.noise import StackedGenerator
 from slotmesh.training.settings import at_least
 from slotmesh.training.tasks.experiment import Experiment, Split, mix
 

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from paper.replicas.check import check_replicas
 from paper.replicas.data import BLOCK, Batches
 from paper.replicas.loss_curve import LossCurve
+from paper.replicas.stacked import StackedGenerator, stack, unstack
 from paper.replicas.update import Update
-from slotmesh.nn.noise import StackedGenerator
-from slotmesh.nn.stacked import stack, unstack
 from slotmesh.ops import set_value_checks
 from slotmesh.training.captured import Captured
 from slotmesh.training.tasks.experiment import Experiment, mix

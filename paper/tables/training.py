@@ -14,10 +14,10 @@ from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.training.checkpoint import last_sound
 from slotmesh.training.failure import NonFinite
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import prepare, steps_done
 from slotmesh.training.settings import Settings, flag
 from slotmesh.training.tasks import from_plain
-from slotmesh.training.train import run_train
 
 _MACHINES = "machines.json"
 

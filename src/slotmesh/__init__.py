@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from slotmesh.ops import emd, mesh, sinkhorn
     from slotmesh.training.fit import fit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["SlotAttention", "__version__", "emd", "fit", "mesh", "nn", "ops", "sinkhorn"]
 

@@ -197,6 +197,7 @@ def test_the_command_ends_with_1_where_a_check_fails(
     rows = record.read(path)["sections"]["ops"]["rows"]
     assert {row["name"]: "ms" in row for row in rows} == {
         "mesh": True,
+        "mesh_implicit": True,
         "emd": True,
         "sinkhorn": False,
         "softmax": True,

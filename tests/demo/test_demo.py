@@ -4,6 +4,7 @@ import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,15 @@ from slotmesh.cli import main
 from slotmesh.demo import Demo, run_demo, scenes
 from slotmesh.training import weights as shipped
 
+from ..browser import open_page
+from ..looks import LOOKS, cut_off, serious, window
 from .test_scenes import put_weights
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+PARTS = ("ties", "copying", "scenes", "code")
 
 
 class Outside(HTMLParser):
@@ -58,9 +67,15 @@ def test_page_needs_no_other_file(demo: tuple[str, str, Path]) -> None:
     _, page, out = demo
     outside = Outside()
     outside.feed(page)
-    assert outside.found == ["playground.html", "report.html"]
-    assert outside.images == 4
-    assert not re.search(r"url\(|@import|<script", page)
+    assert set(outside.found) == {
+        "playground.html",
+        "report.html",
+        "#main",
+        *(f"#{part}" for part in PARTS),
+    }
+    # Of each of four scenes: the image, the truth, and what both models found.
+    assert outside.images == 4 * 3
+    assert not re.search(r"url\(|@import|<script \w|fetch\(|XMLHttp", page)
     pages = {"index.html", "playground.html", "report.html"}
     assert {file.name for file in out.iterdir()} == pages | {"runs", "scenes"}
 
@@ -75,8 +90,19 @@ def test_page_shows_the_numbers_of_the_table(demo: tuple[str, str, Path]) -> Non
     numbers = re.findall(r"│ SA(?:-MESH)? +│ +(\d+\.\d) +│ +(\d+\.\d) +│ +12 steps", screen)
     assert len(numbers) == 2
     for ari, miou in numbers:
-        assert f"<td>{ari}</td>" in page
-        assert f"<td>{miou}</td>" in page
+        assert f">{ari}</td>" in page
+        assert f">{miou}</td>" in page
+
+
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
+def test_everyone_can_read_the_page(
+    browser: "Browser", demo: tuple[str, str, Path], size: str, scheme: str
+) -> None:
+    with open_page(browser, (demo[2] / "index.html").as_uri(), **window(size, scheme)) as page:
+        assert cut_off(page) == []
+        assert serious(page) == []
+        for part in PARTS:
+            assert page.locator(f"#{part}").is_visible()
 
 
 def test_without_weights_it_says_how_to_get_them(

@@ -69,7 +69,7 @@ def test_pictures_are_of_what_was_measured(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[SegmentedScene] = []
-    monkeypatch.setattr(scenes, "side_by_side", drawn.extend)
+    monkeypatch.setattr(scenes, "side_by_side", drawn.append)
     tried = attempt(weights, tmp_path)
     draw_scenes(tried)
     assert len(drawn) == 4

@@ -15,9 +15,9 @@ from rich.console import Console
 from slotmesh.cli import main
 from slotmesh.models import SetCopier
 from slotmesh.training.checkpoint import DamagedError, last_sound, load_checkpoint, packed
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import open_run
 from slotmesh.training.settings import Settings
-from slotmesh.training.train import run_train
 
 from ..training._jobs import assert_same, state, tiny
 from .conftest import Campaign

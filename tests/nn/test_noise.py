@@ -5,9 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paper.replicas.stacked import StackedGenerator
 from slotmesh import SlotAttention, mesh
 from slotmesh.nn import FixedNoise, LearnedNoise, Mesh
-from slotmesh.nn.noise import SharedGenerator, StackedGenerator, gaussian
+from slotmesh.nn.noise import SharedGenerator, gaussian
 
 
 def generators(n_ranks: int, total: int, seed: int = 3) -> list[SharedGenerator]:

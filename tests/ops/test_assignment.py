@@ -103,7 +103,7 @@ def test_operator_inside_vmap_over_any_dimension():
         randn(6, 2, 4, seed=1) < 1,
         randn(5, seed=2) < 1,
     )
-    moved = torch.vmap(partial(assign_batch, maximize=False), in_dims=(3, 1, None))
+    moved = torch.vmap(partial(assign_batch, maximize=False, backend="auto"), in_dims=(3, 1, None))
     actual = moved(cost.movedim(0, 3), slots.movedim(0, 1), inputs.expand(2, 5))
     expected = assign(cost, slot_mask=slots, input_mask=inputs)
     assert torch.equal(actual, expected)
@@ -117,7 +117,7 @@ def test_half_precision_and_gradients_are_no_obstacle():
 
 
 def test_chosen_solver(monkeypatch):
-    """The kernel on a CUDA device where it fits, else SciPy; only by name on the CPU."""
+    """The kernel on a CUDA device where it fits, else C or SciPy; only by name on the CPU."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert operators_of(lambda: assign(randn(2, 3, 4, seed=0))) == ["assign"]
     with FakeTensorMode():  # a device that need not be there, whose values cannot be read

@@ -294,7 +294,7 @@ TABLE = [
     *((mesh, *case) for case in MESH),
     *((entropy, *case) for case in ENTROPY),
     *((pairwise_cost, *case) for case in PAIRWISE_COST),
-    (emd, (C,), {"backend": "torch"}, "backend is 'torch', expected one of 'auto', 'pot'"),
+    (emd, (C,), {"backend": "torch"}, "backend is 'torch', expected one of 'auto', 'cpu', 'pot'"),
     (assign, (C,), {"maximize": "yes"}, "maximize is 'yes', expected True or False"),
     (assign, (C,), {"maximize": 1}, "maximize is 1, expected True or False"),
     (set_value_checks, ("sometimes",), {}, "mode is 'sometimes', expected one of 'auto', 'always'"),

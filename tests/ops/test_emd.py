@@ -1,5 +1,7 @@
 """Exact transport against POT and a general linear programming solver."""
 
+from functools import partial
+
 import numpy as np
 import ot
 import pytest
@@ -11,7 +13,7 @@ from scipy.optimize import linprog
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from slotmesh.ops import _fused, emd
-from slotmesh.ops.emd.pot import emd_batch
+from slotmesh.ops.emd.cpu import emd_batch
 
 from ._reference import close, generator, leaf, masses, operators_of, problem, randn
 
@@ -162,9 +164,10 @@ def test_works_inside_vmap():
 
 def test_operator_inside_vmap_over_any_dimension():
     cost, a, b = problem(6, 2, 4, 5, seed=0)
-    expected = torch.vmap(emd_batch)(cost, a, b)
+    solver = partial(emd_batch, backend="auto")
+    expected = torch.vmap(solver)(cost, a, b)
     moved = cost.movedim(0, 3), a.movedim(0, 1), b.movedim(0, 2)
-    for x, y in zip(torch.vmap(emd_batch, in_dims=(3, 1, 2))(*moved), expected, strict=True):
+    for x, y in zip(torch.vmap(solver, in_dims=(3, 1, 2))(*moved), expected, strict=True):
         assert torch.equal(x, y)
 
 
@@ -216,7 +219,7 @@ def test_stopping_before_the_optimum_is_reported(monkeypatch, batch):
     monkeypatch.setattr(ot, "emd", lambda *args, **kw: simplex(*args, **{**kw, "numItermax": 1}))
     cost = randn(*batch, 20, 30, seed=0)
     with pytest.warns(UserWarning, match=r"emd: \d of \d problems stopped before their optimum"):
-        t = emd(cost)
+        t = emd(cost, backend="pot")
     assert not t.converged.any()
 
 
@@ -245,7 +248,7 @@ def test_one_marginal_given():
 
 
 def test_chosen_solver(monkeypatch):
-    """The kernel on a CUDA device where it fits, else POT; only by name on the CPU."""
+    """The kernel on a CUDA device where it fits, else C or POT; only by name on the CPU."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert operators_of(lambda: emd(randn(2, 3, 4, seed=0))) == ["emd"]
     with FakeTensorMode():  # a device that need not be there, whose values cannot be read

@@ -44,8 +44,8 @@ def compare(plan, grad, tau=1.0, names=("cost", "a", "b", "tau")):
 
 
 @given(
-    m=st.sampled_from([1, 2, 3, 5, 11, 64]),
-    n=st.sampled_from([1, 2, 7, 8, 9, 33, 130]),
+    m=st.sampled_from([1, 2, 3, 5, 11, 32, 33, 64, 100]),
+    n=st.sampled_from([1, 2, 7, 8, 9, 33, 64, 65, 130]),
     seed=st.integers(0, 10**6),
     spread=st.sampled_from([0.1, 2.0, 10.0]),
     tau=st.sampled_from([0.3, 1.0, 5.0]),

@@ -18,14 +18,18 @@ from paper.figures import (
     NAMES,
     Derivatives,
     DrawFigure,
+    FoundObjects,
     PotentialGaps,
     Scaling,
     command,
     derivatives,
+    draw_attention,
+    draw_masks,
     draw_objective,
     draw_potentials,
     draw_temperature,
     draw_unnormalised,
+    found_objects,
     gaps_of,
     potential_gaps,
     run_figure,
@@ -36,7 +40,7 @@ from paper.figures.temperature import decades_above, entropy_and_gradient
 from slotmesh.ops import entropy, mesh, sinkhorn
 from slotmesh.report.figures import save_figure, shades, svg_bytes
 from slotmesh.training.evaluate import evaluate_run
-from slotmesh.training.train import run_train
+from slotmesh.training.loop import run_train
 
 from ..training._jobs import change, metrics
 
@@ -266,6 +270,25 @@ def test_the_learned_derivative_comes_to_fall_as_the_entropys() -> None:
     assert numbers.error < 0.8
 
 
+# What slots attend to and hold.
+
+
+@pytest.fixture(scope="module")
+def found() -> FoundObjects:
+    return found_objects(n_draws=2)
+
+
+def test_mesh_decides_and_its_masks_are_sharper(found: FoundObjects) -> None:
+    assert found.attention.shape == (2, 2, 3, 7, 64, 64, 3)
+    assert found.masks.shape == (2, 2, 7, 64, 64, 3)
+    plain, mesh = found.entropy
+    assert mesh[-1] < plain[-1]
+    # The image comes first, the same for both; slots divide it among them.
+    whole, parts = found.masks[:, :, 0].astype(float), found.masks[:, :, 1:].astype(float)
+    assert (whole[0] == whole[1]).all()
+    assert np.abs(parts.sum(2) - whole).max() <= 4
+
+
 # The command.
 
 
@@ -288,7 +311,7 @@ def test_nothing_else_is_written_and_nothing_computed_twice(
     assert {p.name for p in out.iterdir()} == {
         f"{n}.{end}" for n in NAMES for end in ("json", "svg")
     }
-    assert computed == ["scaling", "potential_gaps", "derivatives"]
+    assert computed == ["scaling", "potential_gaps", "derivatives", "found_objects"]
 
 
 def test_the_same_seed_is_the_same_figure(
@@ -396,7 +419,7 @@ def texts(svg: str) -> set[str]:
 
 
 def test_the_pictures_of_the_docs_are_these(
-    scaled: Scaling, gaps: PotentialGaps, derived: Derivatives
+    scaled: Scaling, gaps: PotentialGaps, derived: Derivatives, found: FoundObjects
 ) -> None:
     """Labels, ticks and legends; ticks of the learned objective depend on what was learned."""
     drawn = {
@@ -404,6 +427,8 @@ def test_the_pictures_of_the_docs_are_these(
         "gradient-unnormalised": draw_unnormalised(scaled),
         "potentials": draw_potentials(gaps),
         "objective": draw_objective(derived),
+        "attention": draw_attention(found),
+        "masks": draw_masks(found),
     }
     for name in NAMES:
         shown = texts((DOCS / "images" / "figures" / f"{name}.svg").read_text())

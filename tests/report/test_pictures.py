@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
-from slotmesh.report.pictures import MOST_SAMPLES, attention_sheet, discovery_sheet, vectors
+from slotmesh.report.pictures import (
+    MOST_SAMPLES,
+    attention_sheet,
+    discovery_blocks,
+    discovery_sheet,
+    vectors,
+)
 from slotmesh.report.sheet import colour_mask
 
 Pixels = NDArray[np.uint8]
@@ -80,6 +86,25 @@ def times(image: Tensor, one: Tensor) -> Pixels:
     return product.round().astype(np.uint8)
 
 
+def seen(masks: Tensor) -> Tensor:
+    """Masks as they are shown: the largest value, or an equal share, as 1."""
+    return masks / masks.amax((-2, -1), keepdim=True).clamp(min=1 / len(masks))
+
+
+def test_masks_that_say_nothing_show_the_image() -> None:
+    """As those of a model that was not trained: equal shares are not black squares."""
+    image, out, _ = make(1, 4, 16, (8, 8))
+    equal = out._replace(masks=torch.full_like(out.masks, 0.25))
+    [block] = discovery_blocks(image, equal, (8, 8))
+    for picture in block.lines[-1][1]:
+        assert (picture == as_pixels(image[0])).all()
+    # A slot that has next to nothing stays dark.
+    unused = out.masks * 0
+    unused[:, 0], unused[:, 1] = 0.99, 0.01
+    [block] = discovery_blocks(image, out._replace(masks=unused), (8, 8))
+    assert block.lines[-1][1][1].max() < 16
+
+
 def test_everything_found_is_on_the_sheet() -> None:
     image, out, truth = make(2, 3, 16, (8, 8), iters=3)
     sheet = discovery_sheet(image, out, (8, 8), truth)
@@ -98,7 +123,7 @@ def test_everything_found_is_on_the_sheet() -> None:
             for step in range(3):
                 one = out.trace[i, step, k].view(8, 8)
                 corners[step, k] = place(sheet, times(image[i], one / one.max()), zoom)
-            corners[3, k] = place(sheet, times(image[i], out.masks[i, k]), zoom)
+            corners[3, k] = place(sheet, times(image[i], seen(out.masks[i])[k]), zoom)
         # Slots from left to right, iterations down, masks last.
         assert (np.diff(corners[..., 0], axis=1) > 16 * zoom).all()
         assert (np.diff(corners[..., 1], axis=0) > 16 * zoom).all()
@@ -110,8 +135,8 @@ def test_without_a_trace_there_is_the_last_attention() -> None:
     sheet = discovery_sheet(image, out, (16, 16))
     one = out.attention[0, 1].view(16, 16)
     x, y = place(sheet, times(image[0], one / one.max()), 8)
-    assert place(sheet, times(image[0], out.masks[0, 1]), 8)[0] == x
-    assert y < place(sheet, times(image[0], out.masks[0, 1]), 8)[1]
+    assert place(sheet, times(image[0], seen(out.masks[0])[1]), 8)[0] == x
+    assert y < place(sheet, times(image[0], seen(out.masks[0])[1]), 8)[1]
 
 
 def test_frames_of_a_video_come_below_one_another() -> None:
@@ -120,7 +145,7 @@ def test_frames_of_a_video_come_below_one_another() -> None:
     corners = [place(sheet, as_pixels(image[i, t]), 8) for i in range(2) for t in range(2)]
     assert len({x for x, _ in corners}) == 1
     assert sorted(y for _, y in corners) == [y for _, y in corners]
-    place(sheet, times(image[1, 1], out.masks[1, 1, 2]), 8)
+    place(sheet, times(image[1, 1], seen(out.masks[1, 1])[2]), 8)
 
 
 def test_a_sheet_has_a_few_samples() -> None:

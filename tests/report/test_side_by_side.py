@@ -1,11 +1,15 @@
 """Scenes side by side: whose colour a slot gets, and what is drawn where."""
 
+import base64
+import io
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
+from PIL import Image
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -39,34 +43,34 @@ def test_the_labels_fit_best(seed: int, m: int, n: int) -> None:
 
 def test_a_scene_that_is_understood_looks_like_the_truth() -> None:
     rng = torch.Generator().manual_seed(0)
-    image = torch.randint(1, 256, (3, 32, 32), generator=rng, dtype=torch.uint8)
-    truth = torch.zeros(32, 32, dtype=torch.int64)
+    image = torch.randint(1, 256, (3, 40, 40), generator=rng, dtype=torch.uint8)
+    truth = torch.zeros(40, 40, dtype=torch.int64)
     truth[4:12, 4:12], truth[20:28, 10:30] = 1, 2
     order = torch.tensor([2, 0, 3])
-    right, wrong = one_hot(order[truth], 4), one_hot(torch.arange(32).expand(32, 32) % 4, 4)
+    right, wrong = one_hot(order[truth], 4), one_hot(torch.arange(40).expand(40, 40) % 4, 4)
     notes = {"SA": "worse", "SA-MESH": "better"}
-    sheet = np.asarray(
-        side_by_side([SegmentedScene(image, truth, {"SA": wrong, "SA-MESH": right}, notes)])
-    )
-    expected = np.array([to_rgb(colour) for colour in MASK_COLOURS])[truth.numpy()] * 255
-    big = expected.round().astype(np.uint8).repeat(4, 0).repeat(4, 1)
-    places = find(sheet, big)
-    # The truth, and beside it, 8 pixels apart, the segments of the model that is right.
-    assert [(x1 - x0, y1 - y0) for (x0, y0), (x1, y1) in [places]] == [(128 + 8, 0)]
+    masks = {"SA": wrong, "SA-MESH": right}
+    found = side_by_side(SegmentedScene(image, truth, masks, notes))
+    assert [(line.name, line.note) for line in found.lines] == list(notes.items())
+    assert [tile.caption for tile in found.tiles] == ["image", "truth"]
     shown = image.movedim(0, -1).numpy()
-    for label in (0, 1, 2):
-        part = (shown * (truth.numpy() == label)[..., None]).repeat(4, 0).repeat(4, 1)
-        [(x, y)] = find(sheet, part)
-        frame = np.array(to_rgb(MASK_COLOURS[label])) * 255
-        assert np.abs(sheet[y - 1, x] - frame).max() < 1
-        assert np.abs(sheet[y + 128, x + 128] - frame).max() < 1
+    colours = (np.array([to_rgb(colour) for colour in MASK_COLOURS]) * 255).round()
+    expected = colours[truth.numpy()].astype(np.uint8)
+    assert (read(found.tiles[0].uri) == shown).all()
+    assert (read(found.tiles[1].uri) == expected).all()
+    assert found.matrix is not None
+    sheet = read(found.matrix.uri)
+    # Cells of 40 pixels and a gap of 2 around each; the second row is right.
+    cells = [sheet[44:, 44 * k : 44 * (k + 1)] for k in range(5)]
+    assert (cells[0][2:-2, 2:-2, :3] == expected).all()
+    assert cells[0][0, 0, 3] == 0
+    for cell, label in zip(cells[1:], (1, 2, 3, 0), strict=True):
+        part = shown * (truth.numpy() == label)[..., None]
+        assert (cell[2:-2, 2:-2, :3] == part).all()
+        assert (cell[1, 1, :3] == colours[label]).all()
+        assert cell[0, 0, 3] == 0
 
 
-def find(sheet: np.ndarray, picture: np.ndarray) -> list[tuple[int, int]]:
-    """Where a picture is on a sheet, as (x, y), from left to right."""
-    h, w = picture.shape[:2]
-    found: list[tuple[int, int]] = []
-    for y, x in np.argwhere((sheet[: 1 - h, : 1 - w] == picture[0, 0]).all(-1)):
-        if (sheet[y : y + h, x : x + w] == picture).all():
-            found.append((int(x), int(y)))
-    return sorted(found)
+def read(uri: str) -> np.ndarray:
+    """The pixels of a picture on a page."""
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))

@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import load_checkpoint, prepare
 from slotmesh.training.settings import Hardware, Settings, plain
 from slotmesh.training.tasks import TASKS, experiment, preset
-from slotmesh.training.train import run_train
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
@@ -52,6 +52,9 @@ def tiny(task: str, variant: str, out: Path, **changes: Any) -> Settings:
     if task == "random-objects":
         data |= {"n_background": 12, "dim": 8}
         model |= {"mlp_dim": 8}
+    elif task == "features":
+        data |= {"size": 32}
+        model |= {"hidden": 8, "slot_dim": 8, "mlp_dim": 8}
     else:
         data |= {"size": 32}
         model |= {"channels": 8, "slot_dim": 8, "mlp_dim": 8}

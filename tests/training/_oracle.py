@@ -14,6 +14,16 @@ def train_plainly(
     made: Experiment, on_step: Callable[[int, Any], None] = lambda done, found: None
 ) -> nn.Module:
     """The trained model, on the CPU; ``on_step`` gets the steps done and what is logged of one."""
+    before = torch.get_num_threads()
+    # Another number of threads rounds sums in another way.
+    torch.set_num_threads(made.settings.hardware.threads or before)
+    try:
+        return _train(made, on_step)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train(made: Experiment, on_step: Callable[[int, Any], None]) -> nn.Module:
     settings, model = made.settings, made.fresh_model()
     source, n = made.source("train", torch.device("cpu"))
     order = Order(n, batch_size=settings.data.batch_size, seed=settings.seed)

@@ -11,10 +11,10 @@ import torch
 from rich.console import Console
 
 from slotmesh.training import stream
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import load_checkpoint
 from slotmesh.training.stream import Cached, cached
 from slotmesh.training.tasks import experiment
-from slotmesh.training.train import run_train
 from slotmesh.worlds import MultiDSprites, RandomObjects
 
 from ._jobs import WORLD_TASKS, tiny

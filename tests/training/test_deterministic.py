@@ -14,9 +14,9 @@ from slotmesh.ops import backends
 from slotmesh.training.arithmetic import arithmetic, change, chosen
 from slotmesh.training.checkpoint import load_checkpoint
 from slotmesh.training.gradient import WORTH, compiles
-from slotmesh.training.loop import Training
+from slotmesh.training.loop import Training, run_train
+from slotmesh.training.places import check_hardware
 from slotmesh.training.settings import Settings
-from slotmesh.training.train import check_hardware, run_train
 
 from ._jobs import assert_same, flags, metrics, run_job, state, tiny
 from ._jobs import change as changed

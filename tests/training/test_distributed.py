@@ -12,7 +12,6 @@ import pytest
 import torch.distributed as dist
 
 from slotmesh.cli import main
-from slotmesh.training import loop, train
 from slotmesh.training.settings import Settings
 
 from ._jobs import Job, flags, free_port, metrics, run_job, state, tiny, two_processes
@@ -178,10 +177,8 @@ def test_every_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = documented()
     assert {*blocks} == {"One machine", "Several machines with torchrun", "SLURM"}
     parsed: list[Settings] = []
-    # All of `slotmesh train` but for the training itself, and a look for eight GPUs.
-    monkeypatch.setattr(train, "check_hardware", lambda hardware: None)
-    monkeypatch.setattr(loop, "fit", lambda made, console: parsed.append(made.settings))
-    monkeypatch.setattr(train, "open_run", lambda folder: None)
+    # All of `slotmesh train` but for the training itself, and before it a look for eight GPUs.
+    monkeypatch.setattr("slotmesh.training.loop.run_train", parsed.append)
     for lines in blocks.values():
         main(words_after(lines[-1], "slotmesh"))
     for settings in parsed:

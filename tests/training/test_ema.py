@@ -14,10 +14,9 @@ from paper.replicas import ReplicaTrainer
 from slotmesh.models import SetCopier
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import ExportModel, run_export_model
-from slotmesh.training.loop import Training
+from slotmesh.training.loop import Training, run_train
 from slotmesh.training.runs import load_checkpoint, open_run
 from slotmesh.training.tasks import experiment
-from slotmesh.training.train import run_train
 
 from ._jobs import assert_same, metrics, state, tiny
 from ._oracle import train_plainly

@@ -10,12 +10,11 @@ import torch
 from rich.console import Console
 
 from slotmesh.training.failure import replay
-from slotmesh.training.loop import Training
+from slotmesh.training.loop import Training, run_train
 from slotmesh.training.runs import load_checkpoint, open_run
 from slotmesh.training.settings import Settings
 from slotmesh.training.stream import Order
 from slotmesh.training.tasks.experiment import mix
-from slotmesh.training.train import run_train
 
 from ._jobs import assert_same, flags, metrics, run_job, state, tiny, two_processes
 

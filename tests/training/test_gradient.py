@@ -10,9 +10,8 @@ from rich.console import Console
 
 from slotmesh.nn.noise import Drawing, Drawn
 from slotmesh.training.gradient import WORTH, FastGradient, compiles
-from slotmesh.training.loop import Training
+from slotmesh.training.loop import Training, run_train
 from slotmesh.training.tasks import experiment
-from slotmesh.training.train import run_train
 
 from ._jobs import change, metrics, state, tiny
 

@@ -16,12 +16,11 @@ from rich.console import Console
 
 from paper.replicas import train_replicas
 from slotmesh.cli import main
-from slotmesh.training import lock as module
-from slotmesh.training.lock import NAME, Lock
-from slotmesh.training.loop import Training
+from slotmesh.training import processes as module
+from slotmesh.training.loop import Training, run_train
+from slotmesh.training.processes import LOCK_NAME, Lock
 from slotmesh.training.runs import open_run
 from slotmesh.training.tasks import experiment
-from slotmesh.training.train import run_train
 
 from ._jobs import Job, fake_run, flags, run_job, tiny
 
@@ -44,10 +43,10 @@ def test_one_line_names_the_other_process(
     [line] = capsys.readouterr().err.splitlines()
     assert f"{tmp_path / 'run'} is in use by another process: pid {os.getpid()} on " in line
     assert "or choose another folder" in line
-    assert [p.name for p in (tmp_path / "run").iterdir()] == [NAME], "it has written nothing"
+    assert [p.name for p in (tmp_path / "run").iterdir()] == [LOCK_NAME], "it has written nothing"
     other.release()
     run_train(settings, Console(file=io.StringIO()))
-    assert not (tmp_path / "run" / NAME).exists()
+    assert not (tmp_path / "run" / LOCK_NAME).exists()
 
 
 def test_of_two_at_once_one_trains(tmp_path: Path) -> None:
@@ -70,10 +69,10 @@ def test_of_two_at_once_one_trains(tmp_path: Path) -> None:
 def test_a_killed_process_does_not_block(tmp_path: Path) -> None:
     settings = tiny("random-objects", "SA", tmp_path / "run", steps=2)
     assert run_job(tmp_path / "log", "train", settings=settings, kill="a_step 1")[0] == -9
-    kept = json.loads((tmp_path / "run" / NAME).read_text())
+    kept = json.loads((tmp_path / "run" / LOCK_NAME).read_text())
     assert {*kept} == {"pid", "host", "command"}
     run_train(settings, Console(file=io.StringIO()))
-    assert not (tmp_path / "run" / NAME).exists()
+    assert not (tmp_path / "run" / LOCK_NAME).exists()
 
 
 # A process that takes the lock and starts another, which outlives it.
@@ -111,10 +110,10 @@ def test_a_child_does_not_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', "\udcff"])
 def test_what_the_file_says_decides_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / NAME).write_text(text, errors="surrogateescape")
+    (tmp_path / LOCK_NAME).write_text(text, errors="surrogateescape")
     first = Lock(tmp_path)
     first.acquire()
-    (tmp_path / NAME).write_text(text, errors="surrogateescape")
+    (tmp_path / LOCK_NAME).write_text(text, errors="surrogateescape")
     with pytest.raises(ValueError, match=r"it has not written its name to .*\.lock"):
         Lock(tmp_path).acquire()
     first.release()
@@ -123,7 +122,7 @@ def test_what_the_file_says_decides_nothing(tmp_path: Path, text: str) -> None:
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / NAME).symlink_to(tmp_path / "mine")
+    (tmp_path / "run" / LOCK_NAME).symlink_to(tmp_path / "mine")
     with pytest.raises(OSError, match="symbolic links"):
         Lock(tmp_path / "run").acquire()
     assert (tmp_path / "mine").read_text() == "kept"

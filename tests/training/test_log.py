@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from slotmesh.cli import main
-from slotmesh.training.loop import Training
-from slotmesh.training.train import run_train
+from slotmesh.training.loop import Training, run_train
 
 from ._jobs import flags, metrics, tiny
 

@@ -11,12 +11,11 @@ from lightning.fabric import Fabric
 from rich.console import Console
 
 from slotmesh.training.failure import NonFinite
-from slotmesh.training.loop import Training
+from slotmesh.training.loop import Training, run_train
 from slotmesh.training.stream import RunData
 from slotmesh.training.tasks import experiment, preset
 from slotmesh.training.tasks.blind import Constant
 from slotmesh.training.tasks.experiment import Experiment
-from slotmesh.training.train import run_train
 
 from ._jobs import assert_same, change, state, tiny
 from ._oracle import train_plainly

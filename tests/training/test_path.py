@@ -62,13 +62,13 @@ def files_of_a_batch(words: list[str]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("variant", "most"), [("SA", 26), ("SA-MESH", 35)])
+@pytest.mark.parametrize(("variant", "most"), [("SA", 20), ("SA-MESH", 28)])
 def test_a_batch_passes_through_few_files(tmp_path: Path, variant: str, most: int) -> None:
-    """Most of them are parts of the network, and for SA-MESH the operations below those."""
+    """At most 20, and for SA-MESH those of its operation, which has a limit of its own."""
     # No validation before the last step: it is no part of the way.
     often = {"steps": 3, "val_every": 3, "save_every": 1, "log_every": 1}
     settings = tiny("multi-dsprites", variant, tmp_path / "run", **often)
     found = files_of_a_batch(flags(settings))
     assert len(found) <= most, sorted(found)
-    network = {name for name in found if name.startswith(("models/", "nn/", "ops/"))}
-    assert len(found - network) <= 13, sorted(found - network)
+    above = {name for name in found if not name.startswith("ops/")}
+    assert len(above) <= 18, sorted(above)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from slotmesh.cli import main
-from slotmesh.training.places import place_of
+from slotmesh.training.loop import run_train
+from slotmesh.training.places import check_hardware, place_of
 from slotmesh.training.processes import make_fabric
-from slotmesh.training.train import check_hardware, run_train
 
 from ._jobs import change, tiny
 

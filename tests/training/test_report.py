@@ -1,7 +1,6 @@
 """The page about runs, from runs that the tests write by hand: nothing here is trained."""
 
 import base64
-import csv
 import io
 import json
 import math
@@ -19,14 +18,17 @@ from PIL import Image
 from rich.console import Console
 
 from slotmesh.cli import main, parse_train
-from slotmesh.report.run_page import Mark, chart, thin
+from slotmesh.report.charts import chart, thin
+from slotmesh.report.marks import Mark
+from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.report import Report, compare, run_report
 from slotmesh.training.report.collect import collect, read_csv
 from slotmesh.training.report.samples import SamplePainter, best_and_worst
+from slotmesh.training.runs import open_run
 from slotmesh.training.settings import plain
 from slotmesh.training.tasks import TASKS, experiment, preset
 
-VOID = {"meta", "img", "br", "line", "link", "input", "hr"}
+VOID = {"meta", "img", "br", "line", "link", "input", "hr", "path"}
 
 
 class Page(HTMLParser):
@@ -61,7 +63,7 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
+        if not {"style", "script", "svg"} & set(self.open):
             self.words += data
         if self.open and self.open[-1] in ("h2", "h3"):
             self.headings[-1] += data
@@ -74,7 +76,8 @@ def tiny(task: str, variant: str, start: str = "quick", **changes: Any) -> Any:
     model: Any = settings.model
     if task != "random-objects":
         data = replace(data, size=32)
-        model = replace(model, channels=4, slot_dim=8, mlp_dim=8)
+        width = "hidden" if task == "features" else "channels"
+        model = replace(model, slot_dim=8, mlp_dim=8, **{width: 4})
     return replace(settings, steps=20, data=data, model=model, **changes)
 
 
@@ -149,36 +152,39 @@ def test_every_section_is_there(everything: tuple[Page, str, Path]) -> None:
     )
     sections = [heading for heading in page.headings if heading.startswith(titles)]
     # In the order of the paper, whatever the order they came in.
-    assert sections == [title + part for title in titles for part in parts]
+    looked_at = "Multi-dSprites", "CLEVRER-S"
+    expected = [title + part for title in titles for part in parts]
+    for title in looked_at:
+        expected.insert(expected.index(title) + 1, f"{title}: how slots are used")
+    assert sections == expected
 
 
 def test_the_page_needs_no_other_file(everything: tuple[Page, str, Path]) -> None:
     page, text, room = everything
     assert page.outside == []
-    assert not re.search(r"url\(|@import|<script", text)
+    assert not re.search(r"url\(|@import|<script \w|fetch\(|XMLHttp", text)
     assert [file.name for file in (room / "out").iterdir()] == ["page.html"]
 
 
 def test_every_picture_is_whole(everything: tuple[Page, str, Path]) -> None:
-    page, _, _ = everything
-    kinds = []
+    page, text, _ = everything
     for uri in page.images:
         kind, data = uri.split(";base64,")
-        picture = base64.b64decode(data, validate=True)
-        if kind == "data:image/svg+xml":
-            assert ElementTree.fromstring(picture).tag.endswith("svg")  # noqa: S314
-        else:
-            Image.open(io.BytesIO(picture)).verify()
-        kinds.append(kind)
-    # For each task: the metric, both losses and the learning rate; and two samples, a best and a
-    # worst case of each run.
-    assert kinds.count("data:image/svg+xml") == 4 * 4
-    assert kinds.count("data:image/png") == 5 * (2 + 2)
+        assert kind == "data:image/png"
+        Image.open(io.BytesIO(base64.b64decode(data, validate=True))).verify()
+    # Of each of two samples, a best and a worst case: target and copy; of the two frames of the
+    # video, and of images, four pictures and the slots; without masks, the image and the slots.
+    assert len(page.images) == 4 * (2 + 2 * 5 + 5 + 5 + 2)
+    charts = re.findall(r'<svg class="chart".*?</svg>', text, re.S)
+    # For each task: the metric, both losses and the learning rate, one line per run.
+    assert len(charts) == 4 * 4
+    runs = [ElementTree.fromstring(one).findall("g[@data-name]") for one in charts]  # noqa: S314
+    assert sorted(map(len, runs)) == [1] * 12 + [2] * 4
 
 
 def test_results_stand_beside_the_papers(everything: tuple[Page, str, Path]) -> None:
     page, text, _ = everything
-    rows = re.findall(r"<tr>\s*<td>.*?</tr>", text, re.S)
+    rows = re.findall(r'<tr class="run .*?</tr>', text, re.S)
     sa = next(row for row in rows if ">SA <span" in row)
     assert re.findall(r"\d+\.\d(?: ± \d+\.\d)?", Page(f"<table>{sa}</table>").words) == [
         "51.2",
@@ -203,10 +209,15 @@ def test_what_is_not_comparable_is_said(everything: tuple[Page, str, Path]) -> N
 
 def test_a_run_that_was_not_evaluated_is_evaluated(everything: tuple[Page, str, Path]) -> None:
     page, _, room = everything
-    found = json.loads((room / "mesh" / "evaluation.json").read_text())
+    found = evaluate_run(open_run(room / "mesh"), out=room / "again", device="cpu")
     assert found["n"] == 6
     assert f"{100 * found['metrics']['fg_miou']:.1f}" in page.words
-    # What was there is not touched.
+    assert (
+        f"SA-MESH: Evaluated for this page only: `slotmesh evaluate {room / 'mesh'}`" in page.words
+    )
+    # A report writes its page, and nothing else.
+    written = {file.name for file in (room / "mesh").iterdir()}
+    assert written == {"checkpoints", "settings.json", "environment.json", "metrics.csv"}
     kept = json.loads((room / "sa" / "evaluation.json").read_text())
     assert kept["metrics"] == SPRITES["SA"]
 
@@ -229,8 +240,6 @@ def test_samples_are_shown_with_the_noise_they_were_judged_with(
     _, _, room = everything
     found = collect(room / name, "cpu", Console(file=io.StringIO()))
     painter = SamplePainter(found, "cpu")
-    with (room / name / "evaluation.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
     made = found.run.experiment
     metrics = made.metrics()
     for i in (0, 3, 5):
@@ -238,7 +247,7 @@ def test_samples_are_shown_with_the_noise_they_were_judged_with(
             noise = painter.noise(i)
             judged = made.judge(painter.model, painter.source.sample([i]), noise, metrics)
         for column, values in judged.items():
-            expected = float(rows[i][column])
+            expected = found.by_sample[column][i]
             assert values.item() == pytest.approx(expected, rel=1e-4, abs=1e-6, nan_ok=True)
 
 
@@ -259,7 +268,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     page, _, _ = make([run], tmp_path / "page.html")
     assert "has no checkpoint yet" in page.words
     assert "metrics.csv has no rows yet" in page.words
-    assert "No run has logged anything yet" in page.words
+    assert [heading for heading in page.headings if "curves" in heading] == []
     assert "—" in page.words
     assert page.images == []
     assert not (run / "evaluation.json").exists()
@@ -278,7 +287,7 @@ def test_weights_that_do_not_fit_are_said(tmp_path: Path) -> None:
     page, _, _ = make([run], tmp_path / "page.html")
     assert "It could not be evaluated" in page.words
     assert "There are no pictures" in page.words
-    assert len(page.images) == 4
+    assert page.images == []
 
 
 def test_data_that_are_elsewhere_are_said(tmp_path: Path) -> None:
@@ -333,6 +342,68 @@ def test_seeds_are_put_together(tmp_path: Path) -> None:
     assert f"65.0 ± {std:.1f}" in page.words
 
 
+@pytest.mark.parametrize(("values", "bold"), [((0.3, 0.1), True), ((0.12, 0.1), False)])
+def test_what_is_no_better_than_a_blind_model_is_not_best(
+    tmp_path: Path, values: tuple[float, ...], bold: bool
+) -> None:
+    runs = [
+        write_run(tmp_path / f"{s}", tiny("multi-dsprites", "SA", seed=s), metrics={"fg_ari": a})
+        for s, a in enumerate(values)
+    ]
+    _, text, _ = make(runs, tmp_path / "page.html", n_samples=0, n_cases=0)
+    assert re.findall('<b class="best">(.*?)</b>', text) == (["30.0"] if bold else [])
+
+
+def test_of_many_runs_the_best_are_shown(tmp_path: Path) -> None:
+    runs: list[Path] = []
+    for i in range(10):
+        settings = tiny("random-objects", "SA-SH" if i == 7 else "SA", seed=i)
+        runs.append(write_run(tmp_path / f"{i}", settings, metrics={"nrmse": 0.9 - 0.05 * i}))
+    (runs[7] / "evaluation.json").write_text(
+        (runs[7] / "evaluation.json").read_text().replace("0.55", "2.5")
+    )
+    page, text, _ = make(runs, tmp_path / "page.html", n_samples=1, n_cases=0)
+    assert "Of 10 runs, 8 are shown" in page.words
+    shown = re.findall(r'<figure class="run r0-(\d)"', text)
+    # The worst of all is the only one of its variant.
+    assert shown == list("23456789")
+    notes = "SA, sigma 1.0, seed 0; SA, sigma 1.0, seed 1; SA, sigma 1.0, seed 2 and 7 more: RMSE"
+    assert notes in " ".join(page.words.split())
+
+
+def test_the_easy_world_is_said(tmp_path: Path) -> None:
+    for easy in (True, False):
+        start = tiny("clevrtex", "SA")
+        settings = replace(start, data=replace(start.data, easy=easy))
+        run = write_run(tmp_path / f"{easy}", settings, metrics={"fg_ari": 0.5})
+        page, _, _ = make([run], tmp_path / "page.html", n_samples=0, n_cases=0)
+        assert ("Runs with data.easy see the easy version of that world" in page.words) == easy
+
+
+def test_how_slots_are_used(tmp_path: Path) -> None:
+    runs: list[Path] = []
+    for name in ("SA", "SA-MESH"):
+        settings = tiny("multi-dsprites", name)
+        runs.append(write_run(tmp_path / name, settings, metrics=SPRITES["SA"]))
+    values = json.loads((runs[1] / "evaluation.json").read_text())
+    usage = {"used": 4.25, "evenness": 0.5, "duplicates": 1.5, "background": 2.0, "n": 64}
+    values["slots"] = usage | {"entropy_1": 0.75, "entropy_2": 0.25}
+    (runs[1] / "evaluation.json").write_text(json.dumps(values))
+    page, text, _ = make(runs, tmp_path / "page.html", n_samples=0, n_cases=0)
+    [table] = re.findall(r'<section id="multi-dsprites-slots">.*?</section>', text, re.S)
+    # The other was evaluated before slots were looked at.
+    assert re.findall(r"<td.*?>(.*?)</td>", table) == [
+        "4.2 of 6",
+        "0.50",
+        "0.75 → 0.25",
+        "1.5",
+        "2.0",
+    ]
+    assert "Multi-dSprites: how slots are used" in [h.partition("↑")[0] for h in page.headings]
+    page, _, _ = make(runs[:1], tmp_path / "page.html", n_samples=0, n_cases=0)
+    assert not [heading for heading in page.headings if "slots are used" in heading]
+
+
 def test_labels_differ(tmp_path: Path) -> None:
     settings = tiny("random-objects", "SA")
     sigma = replace(settings, data=replace(settings.data, sigma=0.1))
@@ -344,9 +415,11 @@ def test_labels_differ(tmp_path: Path) -> None:
     assert f"SA, sigma 1.0, seed 0, {runs[1]}" in page.words
     assert "SA, sigma 0.1" in page.words
     assert "SA, sigma 0.1," not in page.words
-    # Only what differs is marked in the tables.
-    marked = re.findall(r'<tr class="different"><td>(.*?)</td>', text)
-    assert marked == ["--data.sigma"]
+    # What differs is in a table of its own.
+    [head] = re.findall(r"Settings that differ</summary>.*?<thead>(.*?)</thead>", text, re.S)
+    assert re.findall(r">([^<]+)</th>", head) == ["run", "--data.sigma"]
+    assert "Settings that all runs share" in page.words
+    assert "Environment that differ" not in page.words
 
 
 def test_best_and_worst_leave_out_what_is_undefined(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from slotmesh.cli import main
 from slotmesh.environment import environment
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import load_checkpoint, open_run, prepare
 from slotmesh.training.settings import Settings, plain
-from slotmesh.training.train import run_train
 
 from ._jobs import change, flags, tiny
 

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.training.places import memory_checked
+from slotmesh.training.loop import run_train
+from slotmesh.training.places import check_hardware, memory_checked
 from slotmesh.training.settings import Data, Optim, Settings, plain
 from slotmesh.training.tasks import TASKS, experiment, from_plain, preset
-from slotmesh.training.train import check_hardware, run_train
 
 from ._jobs import WORLD_TASKS, change, tiny
 
@@ -40,6 +40,7 @@ WRONG: list[tuple[str, str, list[Any]]] = [
     ("random-objects", "model.slot_dim", [0, 8]),
     ("random-objects", "optim.lr", [0.0, -1.0, NAN, INF]),
     ("random-objects", "optim.warmup", [-1]),
+    ("random-objects", "optim.warmup_part", [0.0, 1.0, -0.5, NAN]),
     ("random-objects", "optim.half_life", [0, -1]),
     ("random-objects", "optim.clip", [0.0, -1.0, NAN, INF]),
     ("random-objects", "optim.drop_at", [0.0, 1.0, -0.5, NAN]),
@@ -119,6 +120,15 @@ def test_every_setting_that_is_a_number_is_checked() -> None:
         for name, value in vars(getattr(start, group)).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 assert f"{group}.{name}" in names
+
+
+def test_the_easy_world_has_other_limits() -> None:
+    easy = tiny("clevr-properties", "SA", Path("run"), data__easy=True)
+    change(easy, model__n_slots=4).check()
+    refused(change(easy, model__n_slots=3), r"^--model.n-slots is 3, expected at least 4")
+    refused(
+        change(easy, data__root=Path()), r"^--data.easy is for the procedural world, but --data"
+    )
 
 
 @pytest.mark.parametrize(("devices", "nodes"), [(3, 1), (1, 3), (2, 4)])

@@ -12,8 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from slotmesh.training.loop import Training
-from slotmesh.training.train import run_train
+from slotmesh.training.loop import Training, run_train
 
 from ._jobs import assert_same, flags, metrics, run_job, state, tiny, two_processes
 

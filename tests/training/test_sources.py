@@ -66,6 +66,14 @@ def test_a_file_gives_what_the_world_gives(root: Path) -> None:
         assert torch.equal(a.mask, b.mask)
 
 
+def test_the_easy_world() -> None:
+    source, n = opened("val", easy=True)
+    assert (source.easy, source.max_objects, n) == (True, 3, 6)
+    world: Any = make_world("multi-dsprites", seed=world_seed(0, "val"), size=32, easy=True)
+    assert torch.equal(source.sample([5]).image, world.sample([5]).image)
+    assert not torch.equal(source.sample([5]).image, opened("val")[0].sample([5]).image)
+
+
 def test_no_more_samples_than_the_dataset_has(root: Path) -> None:
     assert opened("train", root=root, train_size=None)[1] == 18
     assert opened("val", root=root, val_size=100)[1] == 6

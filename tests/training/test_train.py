@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 from threading import Thread
@@ -10,16 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from slotmesh.training.loop import Training
+from slotmesh.training.loop import Training, run_train
 from slotmesh.training.runs import load_checkpoint, open_run
 from slotmesh.training.settings import Settings
 from slotmesh.training.tasks import experiment
-from slotmesh.training.train import run_train
 
-from ._jobs import assert_same, metrics, run_job, state, tiny
+from ._jobs import assert_same, change, flags, metrics, run_job, state, tiny
 from ._oracle import train_plainly
 
 
@@ -114,8 +116,23 @@ def test_tensorboard_and_csv_hold_the_same(tmp_path: Path, kill: str) -> None:
     assert found == pytest.approx(table(tmp_path / "run"), rel=1e-6)
     names = {name for name, _ in found}
     assert names >= {"train/loss", "train/kl", "train/reconstruction", "train/lr", "val/tc"}
+    assert names >= {"slots/used", "slots/evenness", "slots/background", "slots/entropy_1"}
     times = [float(row["seconds"]) for row in metrics(tmp_path / "run", seconds=True)]
     assert times == sorted(times)
+
+
+def test_tensorboard_shows_the_pictures(tmp_path: Path) -> None:
+    train(tiny("multi-dsprites", "SA", tmp_path / "run"))
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), size_guidance={"images": 0})
+    events.Reload()
+    assert events.Tags()["images"] == ["samples"]
+    shown = {e.step: e for e in events.Images("samples")}
+    files = sorted((tmp_path / "run" / "pictures").iterdir())
+    assert [f"step-{step:06d}.png" for step in shown] == [file.name for file in files]
+    for event, file in zip(shown.values(), files, strict=True):
+        assert event.encoded_image_string == file.read_bytes()
+        with Image.open(file) as picture:
+            assert (event.width, event.height) == picture.size
 
 
 def test_the_bar_shows_loss_metric_and_time(tmp_path: Path) -> None:
@@ -188,3 +205,16 @@ def test_a_checkpoint_says_what_it_is(tmp_path: Path) -> None:
     found = load_checkpoint(tmp_path / "run/checkpoints/last.ckpt")
     assert json.loads(found["settings"])["transport"] == {"eps": 1e-8}
     assert found["global_step"] == 2
+
+
+def test_lightning_says_nothing(tmp_path: Path) -> None:
+    """In a process of its own: Lightning chooses where it logs when it is imported."""
+    settings = change(tiny("random-objects", "SA", tmp_path / "run"), hardware__precision="bf16")
+    done = subprocess.run(
+        [sys.executable, "-m", "slotmesh", *flags(settings)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mixed precision" not in (done.stdout + done.stderr).lower()

@@ -30,7 +30,7 @@ def run(*words: str) -> int:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """What would have been run."""
     found: list[Settings] = []
-    monkeypatch.setattr("slotmesh.training.train.run_train", found.append)
+    monkeypatch.setattr("slotmesh.training.loop.run_train", found.append)
     return found
 
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from slotmesh.readers import READERS
 from slotmesh.training.places import place_of
@@ -25,22 +23,30 @@ WorldName = Annotated[str, name_in(WORLDS)]
 DatasetName = Annotated[str, name_in(READERS)]
 
 
-def open_world(name: str, *, seed: int, size: int | None, device: str) -> World | RandomObjects:
+def open_world(
+    name: str, *, seed: int, size: int | None, device: str, easy: bool = False
+) -> World | RandomObjects:
     """A world with the settings that were given, and its own for the others."""
     options: dict[str, Any] = {"seed": seed, "device": place_of(device)}
     if size is not None:
         options["size"] = size
+    if easy:
+        options["easy"] = True
     return make_world(name, **options)
 
 
 def settings_of(world: World | RandomObjects) -> dict[str, Any]:
     """What determines a world's samples: its public, plain attributes."""
     plain = (bool, int, float, str, tuple, list)
+    # How a picture is computed is no part of what it shows.
+    others = {"name", "compile"}
+    if not getattr(world, "easy", False):
+        # As in files that were written before there were easy worlds, which are then resumed.
+        others.add("easy")
     return {
         name: value
         for name, value in vars(world).items()
-        # How a picture is computed is no part of what it shows.
-        if not name.startswith("_") and name not in ("name", "compile") and isinstance(value, plain)
+        if not name.startswith("_") and name not in others and isinstance(value, plain)
     }
 
 
@@ -52,17 +58,6 @@ def classes_of_world(name: str) -> Mapping[str, Sequence[str]]:
 def classes_of_dataset(name: str) -> Mapping[str, Sequence[str]]:
     """Names of the classes of a real dataset, by the columns that hold their numbers."""
     return READERS[name].classes if name in READERS else {}
-
-
-def progress_bar(console: Console) -> Progress:
-    """The bar that all commands show."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
 
 
 def check_at_least(option: str, value: int, least: int) -> None:

@@ -12,9 +12,9 @@ from slotmesh.data._source import (
     WorldName,
     check_at_least,
     open_world,
-    progress_bar,
     settings_of,
 )
+from slotmesh.progress import Count
 from slotmesh.readers.hdf5_writer import Written, write_hdf5
 from slotmesh.worlds import Sample, VectorSample
 
@@ -35,6 +35,8 @@ class Export:
     """Another seed, another dataset."""
     size: int | None = None
     """Width and height of the images; the world's own by default."""
+    easy: bool = False
+    """The easy version of the world: a few large objects in clear colours."""
     batch_size: int = 64
     """Samples made at a time."""
     device: str = "auto"
@@ -49,15 +51,20 @@ def run_export(export: Export, console: Console | None = None) -> Written:
     check_at_least("--start", export.start, 0)
     check_at_least("--batch-size", export.batch_size, 1)
     console = Console() if console is None else console
-    world = open_world(export.world, seed=export.seed, size=export.size, device=export.device)
+    world = open_world(
+        export.world,
+        seed=export.seed,
+        size=export.size,
+        device=export.device,
+        easy=export.easy,
+    )
     stop = export.start + export.n
 
     def records(done: int) -> Iterator[Sample | VectorSample]:
         for first in range(export.start + done, stop, export.batch_size):
             yield world.sample(range(first, min(first + export.batch_size, stop)))
 
-    with progress_bar(console) as progress:
-        bar = progress.add_task(export.world, total=export.n)
+    with Count(console, export.world, export.n, transient=False) as count:
         written = write_hdf5(
             export.out,
             records,
@@ -65,7 +72,7 @@ def run_export(export: Export, console: Console | None = None) -> Written:
             source=export.world,
             settings=settings_of(world) | {"start": export.start},
             overwrite=export.overwrite,
-            on_progress=lambda done: progress.update(bar, completed=done),
+            on_progress=count.update,
         )
     megabytes = written.path.stat().st_size / 1e6
     console.print(

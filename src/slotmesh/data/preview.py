@@ -32,6 +32,8 @@ class Preview:
     """Another seed, another dataset."""
     size: int | None = None
     """Width and height of the images; the world's own by default."""
+    easy: bool = False
+    """The easy version of the world: a few large objects in clear colours."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -41,9 +43,15 @@ def run_preview(preview: Preview, console: Console | None = None) -> Path:
     check_at_least("--n", preview.n, 1)
     check_at_least("--start", preview.start, 0)
     console = Console() if console is None else console
-    world = open_world(preview.world, seed=preview.seed, size=preview.size, device=preview.device)
+    world = open_world(
+        preview.world,
+        seed=preview.seed,
+        size=preview.size,
+        device=preview.device,
+        easy=preview.easy,
+    )
     sample = world.sample(range(preview.start, preview.start + preview.n))
-    title = f"{preview.world}, seed {preview.seed}"
+    title = f"{preview.world}{', easy' if preview.easy else ''}, seed {preview.seed}"
     write_sheet(sample, preview.out, title=title, classes=classes_of_world(preview.world))
     console.print(f"Sheet: [bold]{escape(str(preview.out))}[/bold]", soft_wrap=True)
     return preview.out

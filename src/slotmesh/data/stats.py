@@ -20,6 +20,7 @@ from slotmesh.data._source import (
     classes_of_world,
     open_world,
 )
+from slotmesh.progress import Count
 from slotmesh.readers import HDF5Reader
 from slotmesh.worlds import WORLDS, Sample, VectorSample
 
@@ -39,6 +40,8 @@ class Stats:
     """Another seed, another dataset."""
     size: int | None = None
     """Width and height of a world's images."""
+    easy: bool = False
+    """The easy version of a world: a few large objects in clear colours."""
     batch_size: int = 64
     """Samples looked at at a time."""
     device: str = "auto"
@@ -71,15 +74,23 @@ def run_stats(stats: Stats, console: Console | None = None) -> Summary:
     console = Console() if console is None else console
     batches, names = _open(stats)
     summary = Summary()
-    for sample in batches:
-        add(summary, sample)
+    with Count(console, stats.source) as count:
+        for sample in batches:
+            add(summary, sample)
+            count.advance(len(sample))
     console.print(_table(stats.source, summary, names))
     return summary
 
 
 def _open(stats: Stats) -> tuple[Iterator[Sample | VectorSample], Mapping[str, Sequence[str]]]:
     if stats.source in WORLDS:
-        world = open_world(stats.source, seed=stats.seed, size=stats.size, device=stats.device)
+        world = open_world(
+            stats.source,
+            seed=stats.seed,
+            size=stats.size,
+            device=stats.device,
+            easy=stats.easy,
+        )
         n = 1000 if stats.n is None else stats.n
         return _batches(world, n, stats.batch_size), classes_of_world(stats.source)
     if not Path(stats.source).exists():

@@ -15,14 +15,16 @@ from slotmesh.app.playground import render_playground
 from slotmesh.demo.copying import (
     PAPER,
     Trained,
-    draw_attention,
+    attention_tables,
     draw_curves,
+    marks,
     rows_of,
     settings_of,
     train,
 )
 from slotmesh.demo.scenes import (
     HOW,
+    best_row,
     draw_scenes,
     find_weights,
     scene_table,
@@ -30,9 +32,9 @@ from slotmesh.demo.scenes import (
 )
 from slotmesh.demo.ties import VARIANTS, TieResult, paper_ties, transport_tie
 from slotmesh.files import write_whole
-from slotmesh.report.figures import COLOURS, heat_map, panels, svg_uri
+from slotmesh.report.figures import COLOURS, heat_map, panels
+from slotmesh.report.heat import HeatTable, heat_table
 from slotmesh.report.page import render_page
-from slotmesh.report.run_page import png_uri
 from slotmesh.training.report import Report, run_report
 
 SNIPPET = """\
@@ -91,14 +93,16 @@ def run_demo(demo: Demo, console: Console | None = None) -> Path:
         "demo.html",
         variants=VARIANTS,
         ties=ties,
-        ties_figure=svg_uri(draw_ties(ties)),
+        ties_tables=[tie_tables(result) for result in ties],
         settings=next(iter(models.values())).run.settings,
         rows=rows_of(models),
-        curves_figure=svg_uri(draw_curves(models)),
-        attention_figure=svg_uri(draw_attention(models)),
+        marks=list(marks().values()),
+        curves=draw_curves(models),
+        attention=attention_tables(models),
         report=report.name,
         scenes=[one.row() for one in found],
-        scenes_picture=png_uri(draw_scenes(found)) if found else "",
+        best_scenes=best_row(found),
+        pictures=draw_scenes(found) if found else [],
         how=HOW,
         snippet=SNIPPET,
         version=slotmesh.__version__,
@@ -132,6 +136,17 @@ def _table(ties: list[TieResult], models: dict[str, Trained]) -> Table:
             style="bold" if name == "SA-MESH" else None,
         )
     return table
+
+
+def tie_tables(result: TieResult) -> list[HeatTable]:
+    """The cost and the plans of a tie, for the page."""
+    tie = result.tie
+    draw = partial(heat_table, rows=tie.slots, columns=tie.inputs)
+    plans = [
+        draw(name, result.plans[name], note=f"entropy {abs(result.entropies[name]):.2f}")
+        for name in VARIANTS
+    ]
+    return [draw("cost", tie.cost, most=12.0, number="{:.0f}", colours="Greys"), *plans]
 
 
 def draw_ties(ties: list[TieResult]) -> Figure:

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from slotmesh.ops import assign
-from slotmesh.report.figures import COLOURS, curves, heat_map, panels
+from slotmesh.report.charts import Chart, chart
+from slotmesh.report.figures import COLOURS
+from slotmesh.report.heat import HeatTable, heat_table
+from slotmesh.report.marks import Mark
 from slotmesh.training.evaluate import evaluate_run
+from slotmesh.training.loop import run_train
 from slotmesh.training.runs import Run
 from slotmesh.training.tasks import preset
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
-from slotmesh.training.train import run_train
 
 PAPER = {"SA": "0.44", "SA-MESH": "0.24"}
 """What the paper reports, by the variants that are trained."""
@@ -63,7 +65,7 @@ def train(settings: RandomObjectsSettings, console: Console) -> Trained:
 
 
 def rows_of(models: dict[str, Trained]) -> list[dict[str, Any]]:
-    """A row a model, for the page."""
+    """One row per model, for the page; none is best that is no better than zeros."""
     best = min(models, key=lambda name: models[name].error)
     return [
         {
@@ -71,31 +73,28 @@ def rows_of(models: dict[str, Trained]) -> list[dict[str, Any]]:
             "error": one.error,
             "paper": PAPER[name],
             "seconds": one.seconds,
-            "best": name == best,
+            "best": name == best and one.error < 1,
         }
         for name, one in models.items()
     ]
 
 
-def draw_curves(models: dict[str, Trained]) -> Figure:
+def marks() -> dict[str, Mark]:
+    """How both models are marked on the page."""
+    return {name: Mark(name, COLOURS[name], key=f"r-{name}") for name in PAPER}
+
+
+def draw_curves(models: dict[str, Trained]) -> Chart:
     """Error over training steps."""
-    figure, [[axes]] = panels(7.2, 3.2)
-    curves(
-        axes,
-        {name: one.curve for name, one in models.items()},
-        x="training step",
-        y="RMSE / sigma on fresh sets",
-    )
-    axes.set_ylim(0, 1.1)
-    axes.axhline(1.0, color="#b9bfc9", linewidth=1, linestyle=":")
-    axes.margins(x=0.02)
-    return figure
+    known = marks()
+    lines = [(known[name], [(float(x), y) for x, y in one.curve]) for name, one in models.items()]
+    return chart("RMSE / sigma on fresh sets", lines, baseline=1.0)
 
 
-def draw_attention(models: dict[str, Trained]) -> Figure:
+def attention_tables(models: dict[str, Trained]) -> list[HeatTable]:
     """Attention of each model on one fresh set, slots in the order of the objects they copy."""
-    figure, [row] = panels(7.2, 3.0, 1, len(models))
-    for axes, (name, one) in zip(row, models.items(), strict=True):
+    tables: list[HeatTable] = []
+    for name, one in models.items():
         made = one.run.experiment
         source, _ = made.source("test", torch.device("cpu"))
         sample = source.sample([0])
@@ -107,8 +106,6 @@ def draw_attention(models: dict[str, Trained]) -> Figure:
         order = assign(torch.cdist(sample.targets[0], out.slots[0]))
         grouped = torch.cat((share[:, :k], share[:, k:].sum(-1, keepdim=True)), -1)[order]
         labels = [str(i + 1) for i in range(k)]
-        heat_map(axes, grouped, rows=labels, columns=[*labels, "zeros"])
-        axes.set_title(name, color=COLOURS[name], fontweight="bold", fontsize=10)
-        axes.set_xlabel("input")
-        axes.set_ylabel("slot")
-    return figure
+        columns = [*labels, "zeros"]
+        tables.append(heat_table(name, grouped, rows=labels, columns=columns))
+    return tables

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL.Image import Image
 from rich.console import Console
 from rich.table import Table
 
+from slotmesh.report.mosaic import Mosaic
 from slotmesh.report.side_by_side import SegmentedScene, side_by_side
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.export import weights_name
@@ -112,14 +112,7 @@ def _check(runs: list[Run]) -> None:
 
 
 def try_weights(run: Run, seed: int, out: Path, console: Console) -> Weights:
-    """Measure weights on fresh scenes.
-
-    Args:
-        run: From :func:`find_weights`.
-        seed: Of the demo: other scenes.
-        out: Folder for the numbers by scene.
-        console: Shows progress.
-    """
+    """Measure weights on fresh scenes; the numbers by scene are written to ``out``."""
     began = time.perf_counter()
     data = run.settings.data
     seed += data.seed + _FRESH
@@ -154,7 +147,7 @@ def scene_table(tried: list[Weights]) -> Table:
 
 
 @torch.inference_mode()
-def draw_scenes(tried: list[Weights]) -> Image:
+def draw_scenes(tried: list[Weights]) -> list[Mosaic]:
     """The first scenes, as both models were measured on them."""
     painters = {one.variant: SamplePainter(one.found, "cpu") for one in tried}
     notes = {one.variant: _notes(one) for one in tried}
@@ -167,7 +160,17 @@ def draw_scenes(tried: list[Weights]) -> Image:
         }
         said = {name: notes[name][i] for name in painters}
         scenes.append(SegmentedScene(sample.image[0], sample.mask[0], masks, said))
-    return side_by_side(scenes)
+    return [side_by_side(scene) for scene in scenes]
+
+
+def best_row(tried: list[Weights]) -> str | None:
+    """The variant with the highest FG-ARI, unless a fixed grid would reach it as well."""
+    if not tried:
+        return None
+    best = max(tried, key=lambda one: one.metrics["fg_ari"])
+    assert best.found.evaluation is not None
+    blind = best.found.evaluation["blind"]["metrics"]["fg_ari"]
+    return best.variant if best.metrics["fg_ari"] > blind else None
 
 
 def _notes(one: Weights) -> list[str]:

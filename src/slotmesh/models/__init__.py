@@ -1,6 +1,8 @@
-"""The networks of the paper, from images or sets to slots and predictions."""
+"""Whole networks, from images or sets to slots and predictions: the paper's, and on features."""
 
-from slotmesh.models.images import to_unit
+from slotmesh.models.feature_discovery import FeatureDiscovery, FeatureOutput
+from slotmesh.models.merging import same_picture
+from slotmesh.models.model import to_unit
 from slotmesh.models.object_discovery import DiscoveryOutput, ObjectDiscovery
 from slotmesh.models.property_predictor import PropertyOutput, PropertyPredictor
 from slotmesh.models.segmentation import Segmentation
@@ -9,6 +11,8 @@ from slotmesh.models.video_object_discovery import VideoObjectDiscovery, VideoOu
 
 __all__ = [
     "DiscoveryOutput",
+    "FeatureDiscovery",
+    "FeatureOutput",
     "ObjectDiscovery",
     "PropertyOutput",
     "PropertyPredictor",
@@ -16,5 +20,6 @@ __all__ = [
     "SetCopier",
     "VideoObjectDiscovery",
     "VideoOutput",
+    "same_picture",
     "to_unit",
 ]

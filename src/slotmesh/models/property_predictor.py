@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from slotmesh.models.images import prepare
-from slotmesh.models.model import Model, default_init
+from slotmesh.models.model import Model, default_init, prepare
 from slotmesh.nn import ConvEncoder, SlotAttention, SlotInitializer, SlotTransport
 from slotmesh.ops import Transport, checks
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slotmesh.models.images import prepare
-from slotmesh.models.model import Model, default_init, discovery_transport
+from slotmesh.models.model import Model, default_init, discovery_transport, prepare
 from slotmesh.models.segmentation import Segmentation, Square, segment_video
 from slotmesh.nn import (
     ConvEncoder,
@@ -162,6 +161,7 @@ class VideoObjectDiscovery(Model):
         seed: int = 0,
         square: Square = "squeeze",
         n_slots: int | None = None,
+        merge: float | None = None,
     ) -> Segmentation:
         """Segment the frames of one video of any size, and show them in a notebook.
 
@@ -172,6 +172,8 @@ class VideoObjectDiscovery(Model):
             square: How frames become as large as the model's: ``"squeeze"`` all of them, or
                 ``"crop"`` the middle square.
             n_slots: Number of slots; default that of training.
+            merge: Merge slots whose pictures differ by at most this, from 0 to 1, so that a
+                background is one segment (:func:`~slotmesh.models.same_picture`). Default: none.
 
         Returns:
             A :class:`~slotmesh.models.Segmentation` with frames in front, on the CPU.
@@ -183,7 +185,7 @@ class VideoObjectDiscovery(Model):
             >>> model.segment(torch.rand(2, 3, 90, 120)).masks.shape
             torch.Size([2, 4, 90, 120])
         """
-        return segment_video(self, video, seed=seed, square=square, n_slots=n_slots)
+        return segment_video(self, video, seed=seed, square=square, n_slots=n_slots, merge=merge)
 
 
 def _join(frames: list[SlotAttentionOutput]) -> SlotAttentionOutput:

@@ -1,11 +1,157 @@
-"""Where randomness is drawn: for slots, for MESH, and for several processes or models at once."""
+"""Initial slots, and the random numbers that they and MESH draw.
+
+The sources of random numbers below also serve compiled code and several processes at once.
+"""
 
 import math
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from slotmesh.nn.part import Part
+
+
+class SlotInitializer(Part):
+    """Base of the initialisers of slots. ``learned`` says whether it has parameters."""
+
+    learned: bool = False
+
+    def bind(self, *, n_slots: int, slot_dim: int) -> Self:
+        """Make the parameters for these sizes, once."""
+        self.claim()
+        self.build(n_slots, slot_dim)
+        return self
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """Make the parameters."""
+
+    def forward(
+        self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Slots ``(*batch, n_slots, slot_dim)``."""
+        raise TypeError(
+            f"{type(self).__name__} has no forward(batch, n_slots, generator): define one that "
+            "returns the first slots."
+        )
+
+
+class LearnedGaussian(SlotInitializer):
+    """Independent draws from one Gaussian with learned mean and deviation: the original.
+
+    Example:
+        >>> from slotmesh.nn import LearnedGaussian
+        >>> LearnedGaussian().bind(n_slots=7, slot_dim=64)((2,), 7).shape
+        torch.Size([2, 7, 64])
+    """
+
+    learned = True
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """Mean and log deviation, Xavier-uniform as in the authors' code."""
+        self.mean = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, slot_dim)))
+        self.log_std = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, slot_dim)))
+
+    def forward(
+        self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw ``(*batch, n_slots, slot_dim)``."""
+        mean, log_std = _over(self.mean, batch), _over(self.log_std, batch)
+        like = mean.expand(*batch, n_slots, -1)
+        return mean + log_std.exp() * gaussian(like, generator)
+
+
+class FixedGaussian(LearnedGaussian):
+    """The same Gaussian, drawn at construction and never learned.
+
+    For implicit differentiation, under which the slots at the fixed point do not depend on where
+    they started.
+
+    Example:
+        >>> from slotmesh.nn import FixedGaussian
+        >>> sum(p.numel() for p in FixedGaussian().bind(n_slots=7, slot_dim=64).parameters())
+        0
+    """
+
+    learned = False
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """As buffers: saved with the module, not trained."""
+        super().build(n_slots, slot_dim)
+        for name in ("mean", "log_std"):
+            value = getattr(self, name).detach()
+            delattr(self, name)
+            self.register_buffer(name, value)
+
+
+class LearnedSlots(SlotInitializer):
+    """One learned vector per slot, without randomness, for at most as many slots as it has.
+
+    Example:
+        >>> from slotmesh.nn import LearnedSlots
+        >>> LearnedSlots().bind(n_slots=7, slot_dim=64)((2,), 5).shape
+        torch.Size([2, 5, 64])
+    """
+
+    learned = True
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """A matrix of slots, Xavier-uniform."""
+        self.slots = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_slots, slot_dim)))
+
+    def forward(
+        self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The first ``n_slots`` vectors, for each batch element."""
+        learned = self.slots.shape[-2]
+        if n_slots > learned:
+            raise ValueError(
+                f"LearnedSlots: n_slots is {n_slots}, expected at most the {learned} slots that "
+                "were learned. Build SlotAttention with more n_slots, or use another initialiser."
+            )
+        return _over(self.slots[..., :n_slots, :], batch).expand(*batch, -1, -1)
+
+
+class SharedSlot(SlotInitializer):
+    """One learned vector for all slots, for transports that break ties.
+
+    Example:
+        >>> from slotmesh.nn import SharedSlot
+        >>> slots = SharedSlot().bind(n_slots=7, slot_dim=64)((2,), 7)
+        >>> bool((slots == slots[0, 0]).all())
+        True
+    """
+
+    learned = True
+
+    def build(self, n_slots: int, slot_dim: int) -> None:
+        """One vector, Xavier-uniform."""
+        self.slot = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, slot_dim)))
+
+    def forward(
+        self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The same vector, ``(*batch, n_slots, slot_dim)``."""
+        return _over(self.slot, batch).expand(*batch, n_slots, -1)
+
+
+def _over(value: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """A parameter ``(k, slot_dim)``, or ``(*lead, k, slot_dim)`` with the batch's dimensions.
+
+    Stacked modules have parameters with leading dimensions: those that the batch begins with.
+    """
+    lead = value.ndim - 2
+    if lead == 0:
+        return value
+    if batch[:lead] != value.shape[:lead]:
+        raise ValueError(
+            f"the batch has shape {tuple(batch)}, expected one that begins with "
+            f"{tuple(value.shape[:lead])}, the number of stacked modules."
+        )
+    return value[(slice(None),) * lead + (None,) * (len(batch) - lead)]
+
+
+# ---- random numbers ----
 
 
 def gaussian(like: Tensor, source: "torch.Generator | Drawing | Drawn | Seeded | None") -> Tensor:
@@ -154,58 +300,3 @@ class SharedGenerator(torch.Generator):
     def mine(self, drawn: Tensor) -> Tensor:
         """The elements of this process, out of those of all processes ``(total, ...)``."""
         return drawn[self.rank :: self.n_ranks]
-
-
-class StackedGenerator(Drawing):
-    """Draws for several models at once, for each what a generator of its own would.
-
-    Shapes that are asked for begin with the dimensions of ``shape``, which number the models.
-
-    Args:
-        device: Where to draw.
-        seeds: One per model, row by row.
-        shape: Leading dimensions of the shapes; default one, as long as ``seeds``.
-
-    Example:
-        >>> import torch
-        >>> from slotmesh.nn.noise import StackedGenerator, gaussian
-        >>> both = gaussian(torch.zeros(2, 4, 3), StackedGenerator("cpu", [5, 6]))
-        >>> one = gaussian(torch.zeros(4, 3), torch.Generator().manual_seed(6))
-        >>> bool((both[1] == one).all())
-        True
-    """
-
-    def __init__(
-        self,
-        device: torch.device | str,
-        seeds: Sequence[int],
-        shape: tuple[int, ...] | None = None,
-    ) -> None:
-        self.shape = (len(seeds),) if shape is None else shape
-        if not seeds or math.prod(self.shape) != len(seeds):
-            raise ValueError(
-                f"StackedGenerator: got {len(seeds)} seeds for a shape of {self.shape}, expected "
-                "one for each of its elements, and at least one."
-            )
-        self.parts = [torch.Generator(device) for _ in seeds]
-        """The generators, to be registered with a CUDA graph."""
-        super().__init__(self.parts[0])
-        self.seed(seeds)
-
-    def seed(self, seeds: Sequence[int]) -> None:
-        """Start again from these seeds."""
-        for part, seed in zip(self.parts, seeds, strict=True):
-            part.manual_seed(seed)
-        self.asked.clear()
-
-    def _draw(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        lead = len(self.shape)
-        if tuple(shape[:lead]) != self.shape:
-            raise ValueError(
-                f"StackedGenerator: asked for noise of shape {tuple(shape)}, expected one that "
-                f"begins with {self.shape}, as the seeds do."
-            )
-        drawn = torch.empty(shape, dtype=dtype, device=self.generator.device)
-        for row, part in zip(drawn.view(-1, *shape[lead:]), self.parts, strict=True):
-            row.normal_(generator=part)
-        return drawn

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model  # pyright: ignore
 from torch import nn
 
+from slotmesh.nn.backbones import BackboneError
 from slotmesh.nn.sealed import check_seal, seal
 
 CARD_HEAD = """---
@@ -70,7 +71,7 @@ class Pretrained(PyTorchModelHubMixin):
                 )
         try:
             return load(folder, **kwargs)
-        except _WeightsError:
+        except (_WeightsError, BackboneError):
             raise
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(

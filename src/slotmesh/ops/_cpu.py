@@ -25,8 +25,9 @@ from slotmesh.ops.problem import (
     scaled_temperature,
 )
 
-# The implicit gradient in C holds a matrix of this many slots squared.
-MOST_SLOTS = 64
+# The implicit gradient in C holds a matrix of this many slots squared; the matrix products of torch
+# take less time for more.
+MOST_SLOTS = 512
 
 
 # ---- whether C runs ----

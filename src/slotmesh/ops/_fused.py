@@ -68,7 +68,9 @@ def use_kernel(
     return _fits(given.op, backend, reason, "Use backend='auto' to choose one, or backend='torch'.")
 
 
-def use_solver(op: str, backend: str, cost: Tensor, most: tuple[int, int], other: str) -> bool:
+def use_solver(
+    op: str, backend: str, cost: Tensor, most: tuple[int, int], others: tuple[str, ...]
+) -> bool:
     """The same for the kernels of the exact solvers.
 
     Args:
@@ -76,15 +78,15 @@ def use_solver(op: str, backend: str, cost: Tensor, most: tuple[int, int], other
         backend: The backend that the caller asked for.
         cost: ``(..., m, n)``, checked to be a matrix.
         most: Largest m and n that the kernel takes.
-        other: The backend that takes everything.
+        others: Its other backends, of which the last takes everything.
     """
-    if backend == other or (backend == "auto" and not cost.is_cuda):
+    if backend in others or (backend == "auto" and not cost.is_cuda):
         return False
     m, n = cost.shape[-2:]
     reason = _no_kernel("cost", cost, (*HALF_OR_SINGLE, torch.float64))
     if reason is None and (m > most[0] or n > most[1]):
         reason = f"cost is {m} x {n}, and the kernel takes at most {most[0]} x {most[1]}"
-    return _fits(op, backend, reason, f"Use backend='{other}', which takes everything.")
+    return _fits(op, backend, reason, f"Use backend='{others[-1]}', which takes everything.")
 
 
 def cannot_run(name: str, x: Tensor, *others: object) -> str | None:

@@ -1,4 +1,4 @@
-"""One-to-one assignment: the Hungarian algorithm over a batch."""
+"""One-to-one assignment over a batch, by shortest augmenting paths."""
 
 from functools import partial
 from typing import Any, Literal
@@ -9,34 +9,60 @@ from torch import Tensor
 
 from slotmesh.ops import checks
 from slotmesh.ops._fused import use_solver
+from slotmesh.ops._native import exact
+from slotmesh.ops._native.exact import use_exact
 from slotmesh.ops._private import custom_op, register_vmap
-from slotmesh.ops.problem import Given, check_problem, problem
+from slotmesh.ops.problem import Given, check_problem, clean_cost
 
-AssignBackend = Literal["auto", "scipy", "triton"]
+AssignBackend = Literal["auto", "cpu", "scipy", "triton"]
 
 # Slots and inputs that the kernel takes.
 MOST = (16, 16)
 
 
 @custom_op("slotmesh::assign", mutates_args=())
-def assign_batch(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) -> Tensor:
+def assign_batch(
+    cost: Tensor, slots: Tensor | None, inputs: Tensor | None, maximize: bool, backend: str
+) -> Tensor:
     """(batch, m, n), (batch, m), (batch, n) to the input of each slot (batch, m), -1 for none."""
+    masks = (None if x is None else x.cpu() for x in (slots, inputs))
+    given = (cost.detach().cpu().double(), *masks)
+    # Decided here, as a compiler cannot look for the library.
+    if backend != "scipy" and use_exact("assign", backend, "scipy"):
+        partner, finite = exact.assign(*given, maximize=maximize)
+        if not bool(finite.all()):
+            raise ValueError(
+                f"assign: cost has entries that are not finite in {int((~finite).sum())} of "
+                f"{len(finite)} batch elements, expected finite numbers."
+            )
+    else:
+        partner = _with_scipy(*given, maximize=maximize)
+    return partner.to(cost.device)
+
+
+def _with_scipy(
+    cost: Tensor, slots: Tensor | None, inputs: Tensor | None, *, maximize: bool
+) -> Tensor:
     from scipy.optimize import linear_sum_assignment  # pyright: ignore
 
     partner = np.full(cost.shape[:2], -1)
-    costs = cost.detach().cpu().double().numpy()
-    real_slots, real_inputs = slots.cpu().numpy(), inputs.cpu().numpy()
+    numbers = [np.arange(size) for size in cost.shape[1:]]
+    costs, every = cost.numpy(), slice(None)
+    real_slots, real_inputs = (None if x is None else x.numpy() for x in (slots, inputs))
     for i in range(len(costs)):
-        rows, columns = np.flatnonzero(real_slots[i]), np.flatnonzero(real_inputs[i])
+        rows = every if real_slots is None else np.flatnonzero(real_slots[i])
+        columns = every if real_inputs is None else np.flatnonzero(real_inputs[i])
         solved: Any = linear_sum_assignment(  # pyright: ignore
-            costs[i][np.ix_(rows, columns)], maximize=maximize
+            costs[i][rows][:, columns], maximize=maximize
         )
-        partner[i, rows[solved[0]]] = columns[solved[1]]
-    return torch.as_tensor(partner, dtype=torch.int64, device=cost.device)
+        partner[i, numbers[0][rows][solved[0]]] = numbers[1][columns][solved[1]]
+    return torch.as_tensor(partner, dtype=torch.int64)
 
 
 @assign_batch.register_fake
-def _(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) -> Tensor:
+def _(
+    cost: Tensor, slots: Tensor | None, inputs: Tensor | None, maximize: bool, backend: str
+) -> Tensor:
     return torch.empty(cost.shape[:2], dtype=torch.int64, device=cost.device)
 
 
@@ -56,20 +82,16 @@ def _(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool) -> Tensor:
 
 
 def _vmap(
-    solver: Any,
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    cost: Tensor,
-    slots: Tensor,
-    inputs: Tensor,
-    maximize: bool,
+    solver: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any
 ) -> tuple[Tensor, int]:
-    moved = [
-        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip((cost, slots, inputs), in_dims[:3], strict=True)
-    ]
-    partner = solver(*(x.flatten(0, 1) for x in moved), maximize)
-    return partner.unflatten(0, moved[0].shape[:2]), 0
+    moved: list[Tensor | None] = []
+    for x, dim in zip(args[:3], in_dims[:3], strict=True):
+        if x is not None:
+            x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+        moved.append(x)
+    batch = moved[0].shape[:2]  # pyright: ignore[reportOptionalMemberAccess]
+    partner = solver(*(None if x is None else x.flatten(0, 1) for x in moved), *args[3:])
+    return partner.unflatten(0, batch), 0
 
 
 for _solver in (assign_batch, assign_small):
@@ -91,15 +113,17 @@ def assign(
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
         maximize: Maximise the total instead.
-        backend: ``"scipy"`` (any size, on the CPU: this waits for a GPU), ``"triton"`` (one kernel
-            on a CUDA device for at most 16 x 16, which does not wait), or ``"auto"``, the kernel
-            for CUDA tensors of these sizes, else SciPy. Both compute in float64; of equally good
-            matchings they may choose different ones.
+        backend: ``"cpu"`` (C code, a batch over all cores: this waits for a GPU; needs the C
+            library, see :func:`slotmesh.ops.backends`), ``"scipy"`` (the same, one problem after
+            the other), ``"triton"`` (one kernel on a CUDA device for at most 16 x 16, which does
+            not wait), or ``"auto"``, the kernel for CUDA tensors of these sizes, else C if it is
+            available, else SciPy. All compute in float64; of equally good matchings they may
+            choose different ones.
 
     Returns:
         ``(..., m)`` int64, the input of each slot; -1 for padded slots, and for slots left over
         if there are more slots than inputs. If a cost is not finite, the kernel on a GPU returns -1
-        for all slots of its batch element; SciPy raises ValueError.
+        for all slots of its batch element; the others raise ValueError.
 
     Example:
         >>> import torch
@@ -108,23 +132,22 @@ def assign(
         tensor([1, 0])
     """
     checks.check_instance("assign", "maximize", maximize, bool, "True or False")
-    checks.check_choice("assign", "backend", backend, ("auto", "scipy", "triton"))
+    checks.check_choice("assign", "backend", backend, ("auto", "cpu", "scipy", "triton"))
     given = Given("assign", cost, None, None, slot_mask, input_mask)
     batch, (m, n) = check_problem(given), cost.shape[-2:]
     if checks.can_read_values(*given.tensors()):
-        problem(given)  # for its errors
-    solver = assign_small if use_solver("assign", backend, cost, MOST, "scipy") else assign_batch
-    partner = solver(
-        cost.detach().expand(*batch, m, n).reshape(-1, m, n),
-        _flat_mask(slot_mask, batch, m, cost),
-        _flat_mask(input_mask, batch, n, cost),
-        maximize,
+        clean_cost(given)  # for its errors
+    flat = cost.detach().expand(*batch, m, n).reshape(-1, m, n)
+    slots, inputs = (
+        None if x is None else x.expand(*batch, x.shape[-1]).reshape(-1, x.shape[-1])
+        for x in (slot_mask, input_mask)
     )
+    if use_solver("assign", backend, cost, MOST, ("cpu", "scipy")):
+        # The kernel has no case without masks.
+        real = torch.ones((), dtype=torch.bool, device=cost.device)
+        slots = real.expand(len(flat), m) if slots is None else slots
+        inputs = real.expand(len(flat), n) if inputs is None else inputs
+        partner = assign_small(flat, slots, inputs, maximize)
+    else:
+        partner = assign_batch(flat, slots, inputs, maximize, backend)
     return partner.reshape(*batch, m)
-
-
-def _flat_mask(mask: Tensor | None, batch: tuple[int, ...], size: int, cost: Tensor) -> Tensor:
-    """(*batch, size) to (B, size), all True if there is none."""
-    if mask is None:
-        mask = torch.ones((), dtype=torch.bool, device=cost.device)
-    return mask.expand(*batch, size).reshape(-1, size)

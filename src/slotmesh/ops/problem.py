@@ -95,6 +95,14 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
 
 def problem(given: Given) -> Problem:
     """Check the arguments and fill in the defaults."""
+    clean, slots, inputs = clean_cost(given)
+    a, b = marginals(given, slots, inputs, clean)
+    tau = scaled_temperature(given, tuple(clean.shape[:-2]))
+    return Problem(clean, a, b, log_marginal(a), log_marginal(b), slots, inputs, tau)
+
+
+def clean_cost(given: Given) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Check cost and masks: the cost (*batch, m, n), 0 where padded, and the masks."""
     op, cost = given.op, given.cost
     batch = check_problem(given)
     m, n = cost.shape[-2:]
@@ -111,9 +119,7 @@ def problem(given: Given) -> Problem:
         clean,
         "Look for a NaN or an overflow upstream; padding goes into slot_mask and input_mask.",
     )
-    a, b = marginals(given, slots, inputs, clean)
-    tau = scaled_temperature(given, batch)
-    return Problem(clean, a, b, log_marginal(a), log_marginal(b), slots, inputs, tau)
+    return clean, slots, inputs
 
 
 def check_problem(given: Given) -> tuple[int, ...]:

@@ -37,11 +37,7 @@ def without_masks(images: NDArray[np.uint8], which: NDArray[np.int64]) -> Sample
 
 
 class AuthorsLayout:
-    """``images``; perhaps ``masks`` with one image per object and ``num_objects``; ``attributes``.
-
-    Args:
-        file: The open file.
-    """
+    """``images``, perhaps ``masks`` (one image per object), ``num_objects`` and ``attributes``."""
 
     def __init__(self, file: H5File) -> None:
         images = file.dataset("images", np.uint8)

@@ -24,10 +24,6 @@ class H5File:
 
     Links to other places, virtual datasets, external storage, filters that need a plugin and
     unreasonable sizes are refused before HDF5 acts on them.
-
-    Args:
-        reader: Name of the reader, for errors.
-        path: The file.
     """
 
     def __init__(self, reader: str, path: Path) -> None:

@@ -42,14 +42,7 @@ def parse(text: str | bytes, path: Path, record: int | str | None = None) -> Any
 
 
 class Fields:
-    """A JSON object whose fields are checked as they are read.
-
-    Args:
-        value: What the JSON held.
-        path: The file.
-        record: Which record.
-        where: Where in the record, for the error.
-    """
+    """A JSON object whose fields are checked as they are read; errors name its place."""
 
     def __init__(
         self, value: Any, path: Path, record: int | str | None = None, where: str = ""

@@ -79,12 +79,7 @@ def read_columns(file: H5File, names: list[str], rows: Rows, which: NDArray[np.i
 
 
 class OwnLayout:
-    """The layout that :mod:`slotmesh.readers.hdf5_layout` describes.
-
-    Args:
-        file: The open file.
-        header: Its attributes.
-    """
+    """The layout that :mod:`slotmesh.readers.hdf5_layout` describes."""
 
     dataset = ""
     has_masks = True

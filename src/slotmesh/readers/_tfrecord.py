@@ -24,12 +24,7 @@ _MOST_BYTES = 1 << 26
 
 
 class RecordFile:
-    """The records of one file, by number.
-
-    Args:
-        path: The file.
-        limit: Records from this number on are ignored.
-    """
+    """The records of one file, by number; those from ``limit`` on are ignored."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path = path

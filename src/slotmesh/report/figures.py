@@ -1,6 +1,5 @@
 """Figures in the house style, as SVG or PNG."""
 
-import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,11 +33,6 @@ def svg_bytes(figure: Figure) -> bytes:
     with mpl.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
-
-
-def svg_uri(figure: Figure) -> str:
-    """Render the figure as a data URI for ``<img>``, so that a page needs no other file."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg_bytes(figure)).decode()
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
@@ -100,24 +94,3 @@ def heat_map(
             ink = "white" if value > 0.4 * most else "#333333"
             text = number.format(value)
             axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=9)
-
-
-def curves(axes: Axes, series: dict[str, list[tuple[int, float]]], *, x: str, y: str) -> None:
-    """Draw one line per variant, labelled at its end."""
-    for name, points in series.items():
-        steps, values = zip(*points, strict=True)
-        colour = COLOURS.get(name, "#333333")
-        axes.plot(steps, values, color=colour, linewidth=2)
-        axes.annotate(
-            name,
-            (steps[-1], values[-1]),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            color=colour,
-            annotation_clip=False,
-        )
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(axis="y", color="#e6e8ec")
-    axes.set_axisbelow(True)

@@ -1,12 +1,13 @@
 """Pictures of what trained models do with samples: attention, masks, copies."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn import functional as F
 
+from slotmesh.models.feature_colours import feature_colours
 from slotmesh.palette import MASK_COLOURS
 from slotmesh.report.drawing import (
     LETTERS,
@@ -31,6 +32,8 @@ MOST_SAMPLES = 6
 _WIDTH = 1180
 _GAP = 4
 _CAPTION = 18
+# Width of pictures that are shrunk.
+_SMALL = 84
 _SHORTER = {"reconstruction": "rebuilt"}
 
 
@@ -39,7 +42,7 @@ class Discovered(Protocol):
 
     @property
     def reconstruction(self) -> Tensor:
-        """``(batch, 3, H, W)``, from -1 to 1."""
+        """``(batch, 3, H, W)``, from -1 to 1; or ``(batch, n, dim)``, if there are ``features``."""
         ...
 
     @property
@@ -58,6 +61,17 @@ class Discovered(Protocol):
         ...
 
 
+@dataclass
+class Block:
+    """One image: pictures on the left, two per row, and lines with one picture per slot.
+
+    Each picture has a caption, each line a name; pictures are uint8 ``(H, W, 3)``.
+    """
+
+    left: list[tuple[str, Pixels]]
+    lines: list[tuple[str, list[Pixels]]]
+
+
 def discovery_sheet(
     image: Tensor, out: Discovered, grid: tuple[int, int], truth: Tensor | None = None
 ) -> Image.Image:
@@ -65,7 +79,11 @@ def discovery_sheet(
 
     For each sample: the image, its reconstruction, and in colours the slot with the largest mask at
     each pixel. Then for every slot its attention (of every iteration, if ``out`` has the trace) and
-    its mask, both multiplied by the image. The frames of a video are below each other.
+    its mask, both multiplied by the image. The frames of a video are below each other. Features and
+    their reconstruction are shown by their principal components; large images are shrunk.
+
+    Attention maps are scaled so that their largest value is 1. So are masks, but none as if it had
+    more than its share: where all slots have ``1 / m`` of every pixel, each shows the whole image.
 
     Args:
         image: uint8 ``(batch, 3, H, W)``, or ``(batch, T, 3, H, W)`` for video.
@@ -85,24 +103,31 @@ def discovery_sheet(
         >>> discovery_sheet(image, model(image, trace=True), model.encoder.out_grid).mode
         'RGB'
     """
+    return draw_blocks(discovery_blocks(image, out, grid, truth))
+
+
+def discovery_blocks(
+    image: Tensor, out: Discovered, grid: tuple[int, int], truth: Tensor | None = None
+) -> list[Block]:
+    """The parts of :func:`discovery_sheet`, one block per sample, or per frame of a video."""
     video = image.ndim == 5
     trace = out.attention.unsqueeze(-3) if out.trace is None else out.trace
-    blocks: list[_Block] = []
+    blocks: list[Block] = []
     for i in range(min(len(image), MOST_SAMPLES)):
         for t in range(image.shape[1]) if video else (None,):
             at = i if t is None else (i, t)
-            shown = pixels(image[at])
+            shown = pixels(_shrunk(image[at].float()).round())
             left = [
                 ("image" if t is None else f"frame {t + 1}", shown),
-                ("reconstruction", pixels(((out.reconstruction[at].float() + 1) * 127.5).round())),
-                ("segments", colour_mask(out.masks[at].argmax(-3).cpu() + 1)),
+                *_rebuilt(out, at, grid, shown.shape[:2]),
+                ("segments", colour_mask(_shrunk_labels(out.masks[at].argmax(-3)) + 1)),
             ]
             if truth is not None:
-                left.insert(2, ("truth", colour_mask(truth[at].cpu())))
+                left.insert(-1, ("truth", colour_mask(_shrunk_labels(truth[at]))))
             lines = _attention_lines(shown, trace[at], grid)
-            lines.append(("mask", masked(shown, out.masks[at])))
-            blocks.append(_Block(left, lines))
-    return _draw(blocks)
+            lines.append(("mask", masked(shown, _visible(_shrunk(out.masks[at].float())))))
+            blocks.append(Block(left, lines))
+    return blocks
 
 
 def attention_sheet(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> Image.Image:
@@ -116,12 +141,17 @@ def attention_sheet(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> 
     Returns:
         At most :data:`MOST_SAMPLES` samples below each other.
     """
+    return draw_blocks(attention_blocks(image, attention, grid))
+
+
+def attention_blocks(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> list[Block]:
+    """The parts of :func:`attention_sheet`, one block per sample."""
     trace = attention.unsqueeze(-3) if attention.ndim == 3 else attention
-    blocks: list[_Block] = []
+    blocks: list[Block] = []
     for i in range(min(len(image), MOST_SAMPLES)):
         shown = pixels(image[i])
-        blocks.append(_Block([("image", shown)], _attention_lines(shown, trace[i], grid)))
-    return _draw(blocks)
+        blocks.append(Block([("image", shown)], _attention_lines(shown, trace[i], grid)))
+    return blocks
 
 
 def vectors(targets: Tensor, copied: Tensor, most: float) -> Image.Image:
@@ -158,12 +188,33 @@ def vectors(targets: Tensor, copied: Tensor, most: float) -> Image.Image:
     return sheet
 
 
-@dataclass
-class _Block:
-    """One image: pictures on the left, two per row, and lines with one picture per slot."""
+def _rebuilt(
+    out: Any, at: int | tuple[int, int], grid: tuple[int, int], size: tuple[int, ...]
+) -> list[tuple[str, Pixels]]:
+    """The reconstruction; of features, both they and their reconstruction."""
+    if not hasattr(out, "features"):
+        unit = out.reconstruction[at].float()
+        return [("reconstruction", pixels(_shrunk((unit + 1) * 127.5).round()))]
+    both = feature_colours(out.features[at], out.reconstruction[at], grid)
+    large = [F.interpolate(x[None].float(), size=size, mode="nearest-exact")[0] for x in both]
+    return [("features", pixels(large[0])), ("reconstruction", pixels(large[1]))]
 
-    left: list[tuple[str, Pixels]]
-    lines: list[tuple[str, list[Pixels]]]
+
+def _shrunk(values: Tensor) -> Tensor:
+    """Maps ``(k, H, W)`` small enough for a row of them."""
+    if values.shape[-1] <= PICTURE:
+        return values
+    size = (max(1, round(values.shape[-2] * _SMALL / values.shape[-1])), _SMALL)
+    return F.interpolate(values[None].float(), size=size, mode="area")[0]
+
+
+def _shrunk_labels(labels: Tensor) -> Tensor:
+    """Labels ``(H, W)`` of the same size."""
+    if labels.shape[-1] <= PICTURE:
+        return labels.cpu()
+    size = (max(1, round(labels.shape[-2] * _SMALL / labels.shape[-1])), _SMALL)
+    whole = F.interpolate(labels[None, None].float(), size=size, mode="nearest-exact")
+    return whole[0, 0].to(labels.dtype).cpu()
 
 
 def _attention_lines(
@@ -182,7 +233,13 @@ def _attention_lines(
     return lines
 
 
-def _draw(blocks: list[_Block]) -> Image.Image:
+def _visible(masks: Tensor) -> Tensor:
+    """Masks ``(m, H, W)`` scaled to be seen: a slot needs its share, 1 / m, to show in full."""
+    values = masks.detach().float()
+    return values / values.amax((-2, -1), keepdim=True).clamp(min=1 / len(values))
+
+
+def draw_blocks(blocks: list[Block]) -> Image.Image:
     """Draw all blocks below each other; all have pictures of one size and as many slots."""
     _, pictures = blocks[0].lines[0]
     height, width = pictures[0].shape[:2]

@@ -21,6 +21,14 @@ def model_card(run: Run, model: str, out: Path) -> str:
         return kept.read_text(encoding="utf-8")
     s: Any = run.settings
     lines = [f"- Training data: {_data(run)}."]
+    encoder: Any = getattr(run.experiment, "encoder", None)
+    if encoder is not None:
+        # A folder's name, not its path.
+        name = Path(encoder.name).name if Path(encoder.name).is_dir() else encoder.name
+        lines.append(
+            f"- Features: those of `{name}`, frozen. Its weights are not in here; loading finds "
+            f"them where they were and compares their hash, {encoder.hash[:16]}."
+        )
     lines.append(
         f"- Training: seed {s.seed}, {s.steps:,} steps of {s.data.batch_size}.{_best(run)}"
     )
@@ -28,7 +36,8 @@ def model_card(run: Run, model: str, out: Path) -> str:
     if tested:
         lines.append(f"- Test: {tested}.")
     n_slots = s.model.n_slots if hasattr(s.model, "n_slots") else s.data.n_objects
-    size = f", images of {s.data.size} x {s.data.size} pixels" if hasattr(s.data, "size") else ""
+    side = getattr(run.experiment, "size", getattr(s.data, "size", None))
+    size = "" if side is None else f", images of {side} x {side} pixels"
     return (
         f"{CARD_HEAD}\n# {s.variant} on {_name(run)}\n\n"
         f"`slotmesh.models.{model}` with the slot attention of {s.variant}: {n_slots} slots"
@@ -50,10 +59,14 @@ def _data(run: Run) -> str:
     root = getattr(s.data, "root", None)
     if root is None:
         n = "samples" if s.data.train_size is None else f"{s.data.train_size:,} samples"
-        world = f"slotmesh's own procedural world for {run.experiment.title}, seed {s.data.seed}"
-        return f"{n} of {world}; no real dataset"
+        of = getattr(s.data, "world", None) or run.experiment.title
+        world = f"slotmesh's own procedural world for {of}, seed {s.data.seed}"
+        easy = ", its easy version" if getattr(s.data, "easy", False) else ""
+        return f"{n} of {world}{easy}; no real dataset"
     # The folder's name, not its path: pages may be handed on.
     name = Path(root).resolve().name
+    if getattr(s.data, "world", None):
+        return f"{s.data.world}, read from `{name}`"
     if run.experiment.has_world:
         return f"{run.experiment.title}, read from `{name}`"
     kind = "videos" if s.task == "video" else "images"

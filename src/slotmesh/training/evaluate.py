@@ -13,17 +13,20 @@ import torch
 import tyro
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from slotmesh.environment import command_line, environment
 from slotmesh.files import write_whole
+from slotmesh.progress import Count
 from slotmesh.training.places import memory_checked, place_of
 from slotmesh.training.runs import Run, open_run
 from slotmesh.training.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.training.stream import EvalBatches
 from slotmesh.training.tasks import experiment
+from slotmesh.training.tasks.experiment import Experiment, Source
 
+# Test samples whose slots are looked at.
+_USAGE = 64
 # Test samples whose mean the blind baseline predicts.
 _BLIND = 256
 
@@ -43,7 +46,8 @@ class Evaluate:
     partial: bool = False
     """Take an incomplete copy of the dataset as it is, and of its splits the one that is there."""
     out: Path | None = None
-    """Folder for evaluation.json and evaluation.csv; that of the run by default."""
+    """Folder for evaluation.json and evaluation.csv; by default that of the run, and for an export
+    or a checkpoint elsewhere nothing is written."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -63,6 +67,9 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if not settings.root.exists():
             raise ValueError(f"--root is {settings.root}, which does not exist.")
         data = replace(data, root=settings.root)
+        if hasattr(data, "easy"):
+            # Of the world that it was trained on.
+            data = replace(data, easy=False)
         if hasattr(data, "masks"):
             # Those of other images; the new folder may have its own.
             data = replace(data, masks=None)
@@ -90,9 +97,16 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             console=console,
         )
     console.print(_table(run, found))
-    where = run.folder if settings.out is None else settings.out
-    written = escape(str(where / "evaluation.json"))
-    console.print(f"Written: [bold]{written}[/bold], evaluation.csv by sample", soft_wrap=True)
+    if found["easy"]:
+        easy = "The world is the easy one: a few large objects in clear colours."
+        console.print(easy, soft_wrap=True, highlight=False)
+    where = run.home if settings.out is None else settings.out
+    if where is None:
+        said = "Nothing was written: pass --out FOLDER to keep the numbers."
+    else:
+        written = escape(str(where / "evaluation.json"))
+        said = f"Written: [bold]{written}[/bold], evaluation.csv by sample"
+    console.print(said, soft_wrap=True)
     return found
 
 
@@ -104,16 +118,17 @@ def evaluate_run(
     device: str = "auto",
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Measure a run on its test samples, and write evaluation.json and evaluation.csv.
+    """Measure a run on its test samples; write evaluation.json and evaluation.csv.
 
     Args:
         run: From :func:`~slotmesh.training.runs.open_run`.
         batch_size: Samples at a time; that of training by default.
-        out: Folder to write to; that of the run by default.
+        out: Folder to write to; by default that of the run. Of an export, or a checkpoint that is
+            in no run's folder, nothing is written then.
         device: cpu, cuda, or auto.
         console: Shows the progress, if given.
     """
-    out = run.folder if out is None else out
+    out = run.home if out is None else out
     place = place_of(device)
     made = run.experiment
     size: int = made.settings.data.batch_size if batch_size is None else batch_size
@@ -123,14 +138,14 @@ def evaluate_run(
     assert n is not None
     partial = getattr(made.settings.data, "partial", False)
     batches = EvalBatches(source, n, batch_size=size)
-    out.mkdir(parents=True, exist_ok=True)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
     blind = made.blind(source.sample(range(min(n, _BLIND))).to(place))
     blind_metrics = {name: metric.to(place) for name, metric in made.metrics().items()}
     blind_loss: list[torch.Tensor] = []
     rows: dict[str, list[torch.Tensor]] = {}
     began = time.perf_counter()
-    with _progress(console) as progress, torch.inference_mode():
-        bar = progress.add_task("evaluating", total=n)
+    with Count(console, "evaluating", n) as count, torch.inference_mode():
         for i, sample in enumerate(batches):
             total = batches.totals[i]
             noise = made.noise("test", i, total=total, device=place)
@@ -139,7 +154,7 @@ def evaluate_run(
             blind_loss.append(made.judge(blind, sample, noise, blind_metrics)["loss"])
             for name, values in {"sample": sample.index, **judged}.items():
                 rows.setdefault(name, []).append(values)
-            progress.advance(bar, total)
+            count.advance(total)
     whole = {name: torch.cat(values).cpu() for name, values in rows.items()}
     found = {
         **{k: getattr(run.settings, k) for k in ("task", "variant", "preset", "seed")},
@@ -148,6 +163,7 @@ def evaluate_run(
         "split": str(getattr(source, "split", "test")) if partial else "test",
         "partial": partial,
         "root": None if (root := getattr(made.settings.data, "root", None)) is None else str(root),
+        "easy": getattr(made.settings.data, "easy", False),
         "n": n,
         "batch_size": size,
         "loss": float(whole["loss"].double().mean()),
@@ -161,12 +177,31 @@ def evaluate_run(
             "loss": float(torch.cat(blind_loss).double().mean()),
             "metrics": _computed(blind_metrics),
         },
+        "slots": _usage(made, model, source, min(n, _USAGE), size, place),
         "seconds": round(time.perf_counter() - began, 2),
         "environment": {"command": command_line()} | environment() | {"device": str(place)},
     }
-    write_whole(out / "evaluation.csv", _csv(whole))
-    write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")
+    if out is not None:
+        write_whole(out / "evaluation.csv", _csv(whole))
+        write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")
     return found
+
+
+@torch.inference_mode()
+def _usage(
+    made: Experiment, model: Any, source: Source, n: int, size: int, place: torch.device
+) -> dict[str, float]:
+    """How slots are used in the first samples, and in how many; empty for models without masks."""
+    means: list[tuple[int, dict[str, float]]] = []
+    for first in range(0, n, size):
+        sample = source.sample(range(first, min(first + size, n))).to(place)
+        noise = made.noise("usage", first // size, total=len(sample), device=place)
+        found = made.usage(model, sample, noise)
+        if found is None:
+            return {}
+        means.append((len(sample), found.means()))
+    names = means[0][1]
+    return {name: sum(k * one[name] for k, one in means) / n for name in names} | {"n": n}
 
 
 def strict(value: Any) -> Any:
@@ -212,14 +247,3 @@ def _table(run: Run, found: dict[str, Any]) -> Table:
     table.caption = "blind: a model that ignores its input"
     table.caption_justify = "left"
     return table
-
-
-def _progress(console: Console | None) -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    quiet = console is None or not console.is_terminal
-    return Progress(*columns, console=console, disable=quiet, transient=True)

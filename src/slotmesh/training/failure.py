@@ -23,14 +23,7 @@ class NonFinite(Exception):  # noqa: N818 (it says what happened)
 
 
 def save_failure(folder: Path, experiment: Experiment, model: nn.Module, step: int) -> str:
-    """Write what is needed to repeat a failed step; the message for the user.
-
-    Args:
-        folder: To write to.
-        experiment: Of the run.
-        model: With the weights before the step.
-        step: The one that failed.
-    """
+    """Write the weights before a failed step and what repeats it; the message for the user."""
     settings = experiment.settings
     _, n = experiment.source("train", torch.device("cpu"))
     index = Order(n, batch_size=settings.data.batch_size, seed=settings.seed).batch(step)

@@ -1,8 +1,9 @@
 """The training of a run, from top to bottom in the order in which things happen.
 
-:func:`fit` prepares the run's folder, builds what is trained (:class:`Training`), resumes it from
-the last checkpoint and then repeats: batch, loss, gradient, clip, step, average, log, validate,
-pictures, save. Lightning Fabric supplies devices, precision and processes; nothing else calls back.
+:func:`run_train` prepares the run's folder, builds what is trained (:class:`Training`), resumes it
+from the last checkpoint and then repeats: batch, loss, gradient, clip, step, average, log,
+validate, pictures, save. Lightning Fabric supplies devices, precision and processes; nothing else
+calls back.
 
 All randomness of a step is a pure function of (seed, step), so that a resumed run needs no state of
 a random generator, and several processes together draw what one would.
@@ -13,26 +14,27 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
-from torchmetrics import MeanMetric
 
 from slotmesh.training.arithmetic import arithmetic, chosen
 from slotmesh.training.checkpoint import load_checkpoint, packed, replace_file
 from slotmesh.training.failure import NonFinite, save_failure
 from slotmesh.training.gradient import FastGradient, compiles
-from slotmesh.training.lock import Lock
-from slotmesh.training.log import Log
-from slotmesh.training.places import memory_checked
-from slotmesh.training.processes import StopSignals, agree, start_processes
-from slotmesh.training.runs import begin, steps_done
-from slotmesh.training.settings import plain
+from slotmesh.training.log import Log, check_logger
+from slotmesh.training.places import check_hardware, memory_checked
+from slotmesh.training.processes import Lock, StopSignals, agree, start_processes
+from slotmesh.training.runs import Run, begin, open_run, steps_done
+from slotmesh.training.settings import Settings, plain
 from slotmesh.training.stream import EvalBatches, RunData
+from slotmesh.training.tasks import experiment
 from slotmesh.training.tasks.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -42,19 +44,25 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 10
 # Validation samples in a picture.
 _PICTURED = 4
+# Validation samples whose slots are looked at.
+_USAGE = 16
 
 
-def fit(made: Experiment, console: Console) -> bool:
-    """Train an experiment to its last step, from its first weights or its last checkpoint.
+def run_train(settings: Settings, console: Console | None = None) -> Run:
+    """Train to the last step, from the first weights or from where the run stopped.
 
     Returns:
-        Whether this is the first of all processes.
+        The finished run.
 
     Raises:
-        ValueError: If the folder holds another run, or a loss or gradient is not finite.
+        ValueError: If a setting is wrong, before any data is touched; if the folder holds another
+            run; or if a loss or gradient is not finite.
         SystemExit: If the run was asked to stop; its state is saved.
     """
-    settings = made.settings
+    console = Console() if console is None else console
+    made = experiment(settings)
+    check_hardware(settings.hardware)
+    check_logger(settings)
     fabric = start_processes(settings)
     lock = Lock(settings.folder)
     try:
@@ -64,13 +72,26 @@ def fit(made: Experiment, console: Console) -> bool:
                 _fit(fabric, made, start, lock, console)
     finally:
         lock.release()
-    return fabric.is_global_zero
+    if fabric.is_global_zero:
+        folder = escape(str(settings.folder))
+        console.print(
+            f"Trained: [bold]{folder}[/bold]. Next: slotmesh evaluate {folder}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    return open_run(settings.folder)
 
 
 def _fit(
     fabric: "Fabric", made: Experiment, start: Path | None, lock: Lock, console: Console
 ) -> None:
     settings, first = made.settings, fabric.is_global_zero
+    if first and getattr(settings.data, "easy", False):
+        console.print(
+            "The world is the easy one: a few large objects in clear colours. "
+            "--data.no-easy is the paper's.",
+            highlight=False,
+        )
     training = Training(made, fabric)
     if start is not None:
         training.load_state_dict(load_checkpoint(start))
@@ -134,10 +155,14 @@ def _steps(
         if validated:
             found = training.validate(val)
             lock.check()
+            if fabric.is_global_zero and (usage := training.usage()):
+                log.write(step, "slots", usage)
             log.write(step, "val", found)
             if fabric.is_global_zero:
                 path = settings.folder / "pictures" / f"step-{step:06d}.png"
-                replace_file(path, training.picture())
+                picture = training.picture()
+                replace_file(path, picture)
+                log.picture(step, picture)
             better = found["loss"] < training.best_loss
             training.best_loss = found["loss"] if better else training.best_loss
 
@@ -168,10 +193,6 @@ def _save(path: Path, training: "Training") -> None:
 class Training:
     """What a run trains and how far it is; :meth:`learn` takes one step.
 
-    Args:
-        made: What to learn.
-        fabric: Decides device and precision, and connects the processes.
-
     Example:
         >>> from lightning.fabric import Fabric
         >>> from slotmesh.training.loop import Training
@@ -186,6 +207,8 @@ class Training:
     """
 
     def __init__(self, made: Experiment, fabric: "Fabric") -> None:
+        from torchmetrics import MeanMetric
+
         settings, device = made.settings, fabric.device
         self.made = made
         self.fabric = fabric
@@ -216,6 +239,8 @@ class Training:
             self._fast = FastGradient(made, self.model, half=half)
         self._metrics: dict[str, Any] = {k: v.to(device) for k, v in made.metrics().items()}
         self._val_loss = MeanMetric().to(device)
+        share = {"rank": fabric.global_rank, "n_ranks": fabric.world_size}
+        self._noise = partial(made.noise, device=device, **share)
         self._latest: dict[str, Any] = {}
         self._failed_at = torch.tensor(-1, device=device)
         self._about = {
@@ -266,7 +291,7 @@ class Training:
 
     def losses(self, batch: Any) -> dict[str, Tensor]:
         """The losses of a batch, with their graph."""
-        noise = self._noise("train", self.step, self.made.settings.data.batch_size)
+        noise = self._noise("train", self.step, total=self.made.settings.data.batch_size)
 
         def forward(model: nn.Module) -> dict[str, Tensor]:
             try:
@@ -325,7 +350,7 @@ class Training:
             metric.reset()
         self.judged.eval()
         for i, batch in enumerate(batches):
-            noise = self._noise("val", i, batches.totals[i])
+            noise = self._noise("val", i, total=batches.totals[i])
             with self.fabric.autocast():
                 batch = batch.to(self.fabric.device)
                 rows = self.made.judge(self.judged, batch, noise, self._metrics)
@@ -338,19 +363,32 @@ class Training:
         return {name: float(value) for name, value in found.items()}
 
     @torch.no_grad()
+    def usage(self) -> dict[str, float]:
+        """How the model uses its slots on the first validation samples; empty without masks."""
+        sample, noise = self._first(_USAGE, "usage")
+        self.judged.eval()
+        found = self.made.usage(self.judged, sample, noise)
+        self.judged.train()
+        return {} if found is None else found.means()
+
+    @torch.no_grad()
     def picture(self) -> memoryview:
         """What the model makes of the first validation samples, as the bytes of a PNG file."""
-        device = self.fabric.device
-        source, n = self.made.source("val", device)
-        count = min(_PICTURED, n or _PICTURED)
-        sample = source.sample(range(count)).to(device)
-        noise = self.made.noise("picture", 0, total=count, device=device)
+        sample, noise = self._first(_PICTURED, "picture")
         self.judged.eval()
         picture = self.made.picture(self.judged, sample, noise)
         self.judged.train()
         buffer = io.BytesIO()
         picture.save(buffer, format="PNG")
         return buffer.getbuffer()
+
+    def _first(self, n: int, purpose: str) -> tuple[Any, torch.Generator]:
+        """The first validation samples, and noise for them."""
+        device = self.fabric.device
+        source, most = self.made.source("val", device)
+        count = min(n, most or n)
+        noise = self.made.noise(purpose, 0, total=count, device=device)
+        return source.sample(range(count)).to(device), noise
 
     # ---- checkpoints ----
 
@@ -388,16 +426,6 @@ class Training:
             # Of this device, not of the one before.
             group["fused"] = self._fused
         self.adam.load_state_dict(optimizer)
-
-    def _noise(self, purpose: str, step: int, total: int) -> torch.Generator:
-        return self.made.noise(
-            purpose,
-            step,
-            total=total,
-            device=self.fabric.device,
-            rank=self.fabric.global_rank,
-            n_ranks=self.fabric.world_size,
-        )
 
 
 class _Calls(nn.Module):

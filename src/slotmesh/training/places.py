@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from slotmesh.training.settings import Hardware
+
 # Scenes are rendered, and metrics summed up, in float64.
 NO_FLOAT64 = "an Apple GPU, which has no float64 for scenes and metrics"
 # What torch says if it asks the system for memory, or cannot even count the bytes.
@@ -40,6 +42,36 @@ def place_of(device: str) -> torch.device:
             f"Pass one of cuda:0 to cuda:{count - 1}."
         )
     return torch.device(device)
+
+
+def check_hardware(hardware: Hardware) -> None:
+    """Raise a ValueError that names the flag if this machine does not fit the settings."""
+    gpus = gpu_count()
+    if hardware.accelerator == "gpu" and not gpus:
+        here = torch.backends.mps.is_available()
+        found = f"here that is {NO_FLOAT64}" if here else "torch finds no GPU here"
+        raise ValueError(f"--hardware.accelerator is gpu, but {found}. Pass cpu.")
+    if hardware.accelerator != "cpu" and gpus and hardware.devices > gpus:
+        raise ValueError(f"--hardware.devices is {hardware.devices}, but there are {gpus} GPUs.")
+    several = hardware.devices * hardware.nodes > 1
+    if hardware.compile == "yes" and (several or not gpus or hardware.accelerator == "cpu"):
+        found = "there are several processes" if several else "it runs on the CPU"
+        raise ValueError(
+            f"--hardware.compile is yes, which is for one NVIDIA GPU, but {found}. Leave it out."
+        )
+    if hardware.deterministic and hardware.compile == "yes":
+        raise ValueError(
+            "--hardware.deterministic is on, but --hardware.compile is yes, which measures which "
+            "kernels are fastest. Leave one of them out."
+        )
+    # What torchrun and srun say; without this check, each process would train on its own.
+    started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS"))
+    expected = hardware.devices * hardware.nodes
+    if started is not None and int(started) != expected:
+        raise ValueError(
+            f"{started} processes were started, but --hardware.devices {hardware.devices} times "
+            f"--hardware.nodes {hardware.nodes} is {expected}."
+        )
 
 
 def check_fits(build: Callable[[], nn.Module]) -> None:

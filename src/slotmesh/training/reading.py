@@ -44,14 +44,15 @@ def read_csv(path: Path) -> Columns:
         return {}
     lines = _text(path, _MOST_CSV).splitlines(keepends=True)
     try:
-        rows = [r for r in csv.DictReader(lines) if None not in r and None not in r.values()]
+        head, *rest = csv.reader(lines) if lines else [[]]
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}.") from error
-    columns: Columns = {}
-    for row in rows:
-        for name, value in row.items():
-            columns.setdefault(name, []).append(_number(value))
-    return columns
+    rows = [row for row in rest if len(row) == len(head)]
+    # By column: reports read many rows of many runs.
+    return {
+        name: [_number(value) for value in column]
+        for name, column in zip(head if rows else [], zip(*rows, strict=True), strict=True)
+    }
 
 
 def _text(path: Path, most: int) -> str:

@@ -6,7 +6,7 @@
       settings.json      all settings
       environment.json   command, versions, machine
       metrics.csv        one row per logged step: train/loss, train/lr, val/...
-      tensorboard/       the same for TensorBoard (wandb/ with --logger wandb)
+      tensorboard/       the same and the pictures for TensorBoard (wandb/ with --logger wandb)
       checkpoints/       last.ckpt (to resume from), previous.ckpt (the one before it) and best.ckpt
                          (by the validation loss)
       pictures/          step-000500.png, ...
@@ -28,8 +28,7 @@ from slotmesh.environment import command_line, environment
 from slotmesh.files import parts, write_whole
 from slotmesh.nn.sealed import check_seal
 from slotmesh.training.checkpoint import DamagedError, last_sound, load_checkpoint
-from slotmesh.training.lock import NAME as LOCK
-from slotmesh.training.lock import Lock
+from slotmesh.training.processes import LOCK_NAME, Lock
 from slotmesh.training.reading import parse_json, read_json
 from slotmesh.training.settings import Settings, flag, plain
 from slotmesh.training.tasks import experiment, from_plain
@@ -40,7 +39,8 @@ if TYPE_CHECKING:
 
 # What may change between two parts of one run. If other hardware rounds sums in another way, the
 # run differs in its last bits only, and says so (arithmetic.py).
-_FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "logger", "data.workers")
+_FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "logger")
+_FREE += ("data.workers", "data.cache")
 # What may not, of a group above.
 _FIXED = ("hardware.precision",)
 
@@ -51,7 +51,7 @@ class Run:
 
     experiment: Experiment
     folder: Path
-    """Where results about it go."""
+    """That of the run, or of the checkpoint."""
     checkpoint: Path
     """The weights that stand for it."""
 
@@ -64,6 +64,12 @@ class Run:
     def name(self) -> str:
         """Short, for tables."""
         return f"{self.settings.task} {self.settings.variant} seed {self.settings.seed}"
+
+    @property
+    def home(self) -> Path | None:
+        """Where its results are kept: the folder that training made, and no export's."""
+        made = (self.folder / "settings.json").is_file()
+        return self.folder if made and self.checkpoint.suffix != ".safetensors" else None
 
     def load_model(self, device: torch.device | str = "cpu") -> nn.Module:
         """The trained model, in evaluation mode."""
@@ -263,7 +269,7 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _holds_others(folder: Path) -> bool:
     """Whether a folder holds more than what a failed start leaves behind."""
-    ours = {folder / LOCK, *parts(folder, "settings.json")}
+    ours = {folder / LOCK_NAME, *parts(folder, "settings.json")}
     return folder.is_dir() and any(path not in ours for path in folder.iterdir())
 
 

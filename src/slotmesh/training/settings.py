@@ -55,6 +55,9 @@ class ImageData(Data):
     default. For images of your own, use `slotmesh train images`."""
     partial: bool = False
     """Take an incomplete copy of the dataset as it is; a test is on the split that is there."""
+    easy: bool = False
+    """The easy version of the procedural world: a few large objects in clear colours, which a small
+    model learns in minutes. Its results are not those of the paper's tables."""
     size: int = 64
     """Width and height of the images."""
     workers: int = 2
@@ -67,6 +70,11 @@ class ImageData(Data):
         at_least("data.workers", self.workers, 0)
         if self.root is not None and not self.root.exists():
             raise ValueError(f"--data.root is {self.root}, which does not exist.")
+        if self.root is not None and self.easy:
+            raise ValueError(
+                "--data.easy is for the procedural world, but --data.root is given. Leave one of "
+                "them out."
+            )
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,8 @@ class Optim:
     """Adam's learning rate."""
     warmup: int = 0
     """Steps of linear warm-up from 0."""
+    warmup_part: float | None = None
+    """The same as a part of the run, such as 0.05; the longer of the two counts."""
     half_life: int | None = None
     """Half-life of the learning rate, in steps."""
     drop_at: float | None = None
@@ -91,7 +101,8 @@ class Optim:
 
     def factor(self, step: int, steps: int) -> float:
         """Of the learning rate, at a step of so many."""
-        factor = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        warmup = max(self.warmup, round((self.warmup_part or 0.0) * steps))
+        factor = min(1.0, (step + 1) / warmup) if warmup else 1.0
         if self.half_life is not None:
             factor *= 0.5 ** (step / self.half_life)
         if self.drop_at is not None and step >= self.drop_at * steps:
@@ -107,7 +118,7 @@ class Optim:
         for flag in ("half_life", "clip"):
             if getattr(self, flag) is not None:
                 positive(f"optim.{flag}", getattr(self, flag))
-        for flag in ("drop_at", "ema"):
+        for flag in ("warmup_part", "drop_at", "ema"):
             value = getattr(self, flag)
             if value is not None and not 0 < value < 1:
                 flag = flag.replace("_", "-")

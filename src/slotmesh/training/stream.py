@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from slotmesh.progress import Count
 from slotmesh.training.tasks.experiment import Experiment, Source, Split, mix
 from slotmesh.worlds.record import TensorRecord
 
@@ -69,15 +69,7 @@ class Order:
 def train_batches(
     source: Source, order: Order, step: int, *, ahead: int = 1, workers: int = 0
 ) -> Generator[Any]:
-    """Training batches from a step on, without end; close it to end the processes that read.
-
-    Args:
-        source: A world or a reader.
-        order: Which samples each step sees.
-        step: The first.
-        ahead: Batches that a world makes at a time; a GPU is idle with few samples.
-        workers: Processes that read a dataset.
-    """
+    """Training batches from a step on, without end; close it to end the processes that read."""
     if workers:
         yield from _loader(source, _Steps(order, step), workers)
     while True:
@@ -90,16 +82,7 @@ def train_batches(
 
 
 class EvalBatches:
-    """The first ``n`` samples in order, in batches; processes share each batch.
-
-    Args:
-        source: A world or a reader.
-        n: Samples.
-        batch_size: Over all processes.
-        rank: This process.
-        n_ranks: Processes.
-        workers: Processes that read a dataset.
-    """
+    """The first ``n`` samples in order, in batches; processes share each batch."""
 
     def __init__(
         self,
@@ -134,13 +117,8 @@ class EvalBatches:
 class RunData:
     """The training and validation batches of a run.
 
-    Args:
-        experiment: Whose.
-        device: Where worlds make their samples.
-        rank: This process.
-        n_ranks: Processes.
-        console: Shows the progress if samples are made ahead, if given.
-        in_memory: Which sets an earlier part of the run kept in memory; filled in as sets open.
+    ``in_memory`` says which sets an earlier part of the run kept in memory, and is filled in as
+    sets open.
     """
 
     def __init__(
@@ -244,15 +222,7 @@ def _loader(source: Source, batches: Sequence[list[int]] | _Steps, workers: int)
 
 
 class Cached:
-    """The first samples of a world, made at once and kept in memory.
-
-    Args:
-        source: A world.
-        n: Samples.
-        device: Where it makes them.
-        console: Shows the progress, if given.
-        reads: Fields that are kept besides ``index``; all by default.
-    """
+    """The first samples of a world, made at once and kept in memory: their index and ``reads``."""
 
     def __init__(
         self,
@@ -264,22 +234,14 @@ class Cached:
     ) -> None:
         block = _BLOCKS.get(device.type, 64)
         self._whole: Any = None
-        columns = (
-            TextColumn("making samples"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        quiet = console is None or not console.is_terminal
-        with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-            bar = progress.add_task("making samples", total=n)
+        with Count(console, "making samples", n) as count:
             for first in range(0, n, block):
                 made = _only(source.sample(range(first, min(first + block, n))), reads)
                 if self._whole is None:
                     self._whole = made._map(lambda x: x.new_empty(n, *x.shape[1:]))
                 for kept, new in zip(tensors(self._whole), tensors(made), strict=True):
                     kept[first : first + len(new)] = new
-                progress.advance(bar, min(block, n - first))
+                count.advance(min(block, n - first))
 
     def sample(self, index: Any) -> TensorRecord:
         """The samples of these indices, as one batch."""

@@ -19,6 +19,8 @@ COS, SIN = math.sqrt(3) / 2, 0.5
 FOCAL, WIDTH, HEIGHT = 525.0, 480.0, 320.0
 _SCENE_MATERIAL = (RUBBER, METAL)
 LENS = Lens.of(focal=FOCAL, width=WIDTH, height=HEIGHT)
+NEAR_LENS = Lens.of(focal=FOCAL, width=WIDTH, height=HEIGHT, crop=(320.0, 214.0))
+"""The middle of the view, for the easy world."""
 
 
 def in_view(x: Tensor, y: Tensor, margin: float = 0.0, z: float = 0.2) -> Tensor:

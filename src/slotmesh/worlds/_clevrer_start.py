@@ -34,6 +34,11 @@ AIMED = 0.95
 MISS = 0.3
 # A far mover is kept if it would be in view after this distance, at about frame 90.
 WAY = 5.2
+# Of the easy world: three or four objects, mostly at rest, each with a colour of its own.
+EASY_BODIES = ((3, 0.5), (4, 0.5))
+EASY_MOVERS = ((1, 1.0),)
+EASY_COLOURS = (1, 2, 3, 7)
+"""Red, blue, green and yellow."""
 # Least distance between centres at the start.
 _APART = 0.7
 _TRIES = 24
@@ -51,15 +56,12 @@ class Start:
     real: Tensor
 
 
-def draw_start(seed: int, index: Tensor) -> Start:
+def draw_start(seed: int, index: Tensor, *, easy: bool = False) -> Start:
     """The first frame of the videos ``index``, int64 ``(batch)``."""
-    kinds = _distinct(seed, index, len(SHAPES) * N_MATERIALS * N_COLOURS)
-    shape = kinds % len(SHAPES)
-    material = kinds // len(SHAPES) % N_MATERIALS
-    colour = kinds // (len(SHAPES) * N_MATERIALS)
-
-    count = _choose(seed, index, "clevrer/count", N_BODIES)
-    movers = torch.minimum(_choose(seed, index, "clevrer/movers", N_MOVERS), count - 1)
+    shape, material, colour = (_easy_kinds if easy else _kinds)(seed, index)
+    count = _choose(seed, index, "clevrer/count", EASY_BODIES if easy else N_BODIES)
+    movers = _choose(seed, index, "clevrer/movers", EASY_MOVERS if easy else N_MOVERS)
+    movers = torch.minimum(movers, count - 1)
     place = torch.arange(MAX_BODIES, device=index.device)
     wanted = place < count[:, None]
     # Resting objects take the first rows, so that movers know where to head.
@@ -72,6 +74,23 @@ def draw_start(seed: int, index: Tensor) -> Start:
     yaw = turn.to(torch.float64) * (2 * math.pi / _DIRECTIONS)
     bodies = Bodies(position, velocity, facing, yaw, torch.zeros_like(yaw))
     return Start(bodies, shape, material, colour, real)
+
+
+def _kinds(seed: int, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Shapes, materials and colours, no two objects alike."""
+    kinds = _distinct(seed, index, len(SHAPES) * N_MATERIALS * N_COLOURS)
+    shape = kinds % len(SHAPES)
+    material = kinds // len(SHAPES) % N_MATERIALS
+    return shape, material, kinds // (len(SHAPES) * N_MATERIALS)
+
+
+def _easy_kinds(seed: int, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Any shape, all of rubber, no two of one colour among the rows that are ever objects."""
+    shape = _random.integers(seed, index, "clevrer/shape", len(SHAPES), (MAX_BODIES,))
+    order = _random.distinct(seed, index, "clevrer/colour", len(EASY_COLOURS))
+    colour = torch.tensor(EASY_COLOURS, device=index.device)[order]
+    spare = (0, MAX_BODIES - len(EASY_COLOURS))
+    return shape, torch.zeros_like(shape), torch.nn.functional.pad(colour, spare)
 
 
 def _place(

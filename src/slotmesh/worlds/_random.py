@@ -34,6 +34,11 @@ def integers(seed: int, index: Tensor, name: str, n: int, shape: tuple[int, ...]
     return (_logical_shift(bits(seed, index, name, shape), 32) * n) >> 32
 
 
+def distinct(seed: int, index: Tensor, name: str, n: int) -> Tensor:
+    """The numbers from 0 to n - 1 in a random order: int64 ``(len(index), n)``."""
+    return bits(seed, index, name, (n,)).argsort(-1)
+
+
 def bits(seed: int, index: Tensor, name: str, shape: tuple[int, ...] = ()) -> Tensor:
     """64 random bits per number: int64 ``(len(index), *shape)``."""
     count = 1

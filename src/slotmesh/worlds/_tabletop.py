@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.worlds._placement import Footprints, Layout, cos_sin, place
-from slotmesh.worlds._random import integers, uniform
+from slotmesh.worlds._random import distinct, integers, uniform
 from slotmesh.worlds._slivers import drop_slivers, min_pixels, visible_pixels
 from slotmesh.worlds.render import SHAPES, Lens, Scene, yaw_matrix
 from slotmesh.worlds.render.camera import CLEVR_CAMERA, project
@@ -19,6 +19,8 @@ from slotmesh.worlds.render.visibility import Visible, look_at
 from slotmesh.worlds.sample import Sample
 from slotmesh.worlds.world import World
 
+EASY_OBJECTS = 4
+"""Objects in a scene of an easy world, at most."""
 _CHUNK = {"cpu": 32, "cuda": 8192}
 """Samples made at once per thread."""
 
@@ -39,6 +41,10 @@ class Tabletop(World):
     max_objects = 10
     kinds: ClassVar[dict[str, tuple[str, ...]]]
     """Classes that are drawn uniformly for every object, by columns of the table."""
+    easy_kinds: ClassVar[dict[str, tuple[str, ...]]]
+    """Those that the easy world is limited to."""
+    easy_mark: ClassVar[str]
+    """The column in which no two objects of an easy scene are alike."""
     extents: tuple[float, ...]
     """Radii used for distances, by the column ``size``."""
     lens: Lens
@@ -55,6 +61,7 @@ class Tabletop(World):
         seed: int = 0,
         device: torch.device | str = "cpu",
         size: int = 128,
+        easy: bool = False,
         compile: bool | None = None,  # noqa: A002
     ) -> None:
         super().__init__(seed=seed, device=device)
@@ -63,7 +70,10 @@ class Tabletop(World):
                 f"{type(self).__name__}: size is {size}, expected a side in pixels. Pass 128."
             )
         self.size = size
+        self.easy = easy
         self.compile = compile
+        if easy:
+            self.max_objects = EASY_OBJECTS
 
     @property
     def min_pixels(self) -> int:
@@ -94,7 +104,17 @@ class Tabletop(World):
     def _draw_kinds(self, index: Tensor) -> dict[str, Tensor]:
         """The columns of ``kinds``: int64 ``(batch, n)``."""
         n = (self.max_objects,)
-        return {k: integers(self.seed, index, k, len(v), n) for k, v in self.kinds.items()}
+        if not self.easy:
+            return {k: integers(self.seed, index, k, len(v), n) for k, v in self.kinds.items()}
+        table: dict[str, Tensor] = {}
+        for name, names in self.kinds.items():
+            few = self.easy_kinds.get(name, names)
+            if name == self.easy_mark:
+                drawn = distinct(self.seed, index, name, len(few))[:, : self.max_objects]
+            else:
+                drawn = integers(self.seed, index, name, len(few), n)
+            table[name] = torch.tensor([names.index(k) for k in few], device=index.device)[drawn]
+        return table
 
     def _radius(self, table: dict[str, Tensor]) -> Tensor:
         """Radius used for distances: float64 ``(batch, n)``."""
@@ -137,7 +157,8 @@ class Tabletop(World):
     def _blank(self, index: Tensor, **what: Tensor) -> Scene:
         """Scenes with a random number of objects and random lamps, but no places yet."""
         n = self.max_objects
-        count = 3 + integers(self.seed, index, "count", n - 2)
+        least = 2 if self.easy else 3
+        count = least + integers(self.seed, index, "count", n - least + 1)
         present = torch.arange(n, device=index.device) < count[:, None]
         zeros = torch.zeros(len(index), n, 3, dtype=torch.float64, device=index.device)
         turned = torch.zeros(len(index), n, 3, 3, dtype=torch.float64, device=index.device)

@@ -57,6 +57,8 @@ class Clevr(Tabletop):
         seed: Each seed is a different dataset.
         device: Where samples are computed.
         size: Height and width of the images in pixels.
+        easy: Two to four objects (``max_objects`` is 4), all large and of rubber, each with a
+            colour of its own: red, blue, green or yellow. A small model learns them in minutes.
         compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Example:
@@ -73,6 +75,12 @@ class Clevr(Tabletop):
         "material": CLEVR_MATERIALS,
         "shape": CLEVR_SHAPES,
     }
+    easy_kinds: ClassVar = {
+        "size": ("large",),
+        "color": ("red", "blue", "green", "yellow"),
+        "material": ("rubber",),
+    }
+    easy_mark = "color"
     classes = kinds
     extents = _EXTENTS
     lens = CLEVR_LENS

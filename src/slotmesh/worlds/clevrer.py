@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slotmesh.worlds._clevrer_scene import LENS, make_scene, scene_of_annotation
-from slotmesh.worlds._clevrer_start import MAX_BODIES, Start, draw_start
+from slotmesh.worlds._clevrer_scene import LENS, NEAR_LENS, make_scene, scene_of_annotation
+from slotmesh.worlds._clevrer_start import EASY_COLOURS, MAX_BODIES, Start, draw_start
 from slotmesh.worlds._dynamics import HALF_EXTENT, N_FRAMES, SHAPES, Trajectory, simulate
 from slotmesh.worlds._slivers import drop_slivers, min_pixels
 from slotmesh.worlds.clevr import CLEVR_COLOURS, CLEVR_MATERIALS
@@ -58,6 +58,9 @@ class Clevrer(World):
         device: Where samples are computed.
         size: Height and width of the images in pixels; the whole 480x320 view is squashed to a
             square, as in the authors' code.
+        easy: Three or four objects (``max_objects`` is 4) of rubber, of which one moves, each with
+            a colour of its own: red, blue, green or yellow; and the middle 320x214 pixels of the
+            view, so that they look larger. A small model learns to follow them in minutes.
         frames: Which of the 128 frames to render, in ascending order.
         compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
@@ -85,9 +88,14 @@ class Clevrer(World):
         device: torch.device | str = "cpu",
         size: int = 64,
         frames: Sequence[int] = FRAMES_S,
+        easy: bool = False,
         compile: bool | None = None,  # noqa: A002
     ) -> None:
         super().__init__(seed=seed, device=device)
+        self.easy = easy
+        if easy:
+            self.max_objects = len(EASY_COLOURS)
+        self._lens = NEAR_LENS if easy else LENS
         self.compile = compile
         self.size = _check_size(size)
         self.frames = _check_frames(frames)
@@ -110,13 +118,13 @@ class Clevrer(World):
 
     def motion(self, index: Tensor) -> tuple[Start, Trajectory]:
         """Objects and float64 trajectories of these videos, without rendering them."""
-        start = draw_start(self.seed, index)
+        start = draw_start(self.seed, index, easy=self.easy)
         return start, simulate(start.bodies, start.shape, start.real, self.frames)
 
     def make(self, index: Tensor) -> Sample:
         """Make the videos of these indices, int64 ``(batch)`` on the world's device."""
         start, path = self.motion(index)
-        image, mask = render(_scenes(start, path), self.size, lens=LENS, compile=self.compile)
+        image, mask = render(_scenes(start, path), self.size, lens=self._lens, compile=self.compile)
         image, mask = (x.unflatten(0, path.yaw.shape[:2]) for x in (image, mask))
         mask, present, visible = drop_slivers(mask, self.max_objects, self.min_pixels)
         objects = {**self._table(start, path), "visible": visible}
@@ -127,7 +135,7 @@ class Clevrer(World):
         start, path = self.motion(index)
         scene = _scenes(start, path)
         parts = [
-            look_at(scene[first : first + _CHUNK], (self.size, self.size), LENS).mask
+            look_at(scene[first : first + _CHUNK], (self.size, self.size), self._lens).mask
             for first in range(0, len(scene), _CHUNK)
         ]
         mask = torch.cat(parts).unflatten(0, path.yaw.shape[:2])
@@ -144,9 +152,10 @@ class Clevrer(World):
         """
         chosen = self.frames if frames is None else _check_frames(frames)
         scene = scene_of_annotation(annotation, chosen).to(self.device)
-        return render(scene, self.size, lens=LENS, compile=self.compile)
+        return render(scene, self.size, lens=self._lens, compile=self.compile)
 
     def _table(self, start: Start, path: Trajectory) -> dict[str, Tensor]:
+        # Negative for the easy world, whose last rows are never objects.
         extra = self.max_objects - MAX_BODIES
         real = start.real
         real_then = real[:, None]

@@ -19,6 +19,7 @@ the square root of 2."""
 CLEVRTEX_MATERIALS = tuple(t.name for t in TEXTURES)
 """Names of the columns ``material`` and ``ground``, in order."""
 
+_EASY_GROUNDS = ("concrete", "plaster", "snow", "ebony")
 _FOCAL, _WIDTH, _HEIGHT, _CROP = 350.0, 320.0, 240.0, 192.0
 _WHOLE = Lens.of(_FOCAL, _WIDTH, _HEIGHT)
 
@@ -44,6 +45,9 @@ class ClevrTex(Tabletop):
         seed: Each seed is a different dataset.
         device: Where samples are computed.
         size: Height and width of the images in pixels.
+        easy: Two to four objects (``max_objects`` is 4), all large, each with a material of its own
+            out of six that are bright, on one of four pale or dark grounds. A small model learns to
+            take such scenes apart in minutes.
         compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Example:
@@ -58,6 +62,11 @@ class ClevrTex(Tabletop):
         "shape": CLEVRTEX_SHAPES,
         "material": CLEVRTEX_MATERIALS,
     }
+    easy_kinds: ClassVar = {
+        "size": ("large",),
+        "material": ("ladybird", "blue tiles", "honeycomb", "grass", "bubbles", "turquoise"),
+    }
+    easy_mark = "material"
     classes: ClassVar = {**kinds, "ground": CLEVRTEX_MATERIALS}
     extents = (0.4, 0.6, 0.9)
     lens = Lens.of(_FOCAL, _WIDTH, _HEIGHT, crop=(_CROP, _CROP))
@@ -71,14 +80,19 @@ class ClevrTex(Tabletop):
         seed: int = 0,
         device: torch.device | str = "cpu",
         size: int = 64,
+        easy: bool = False,
         compile: bool | None = None,  # noqa: A002
     ) -> None:
-        super().__init__(seed=seed, device=device, size=size, compile=compile)
+        super().__init__(seed=seed, device=device, size=size, easy=easy, compile=compile)
 
     def _draw(self, index: Tensor) -> tuple[dict[str, Tensor], Scene]:
         n = self.max_objects
         table = self._draw_kinds(index)
-        ground = integers(self.seed, index, "ground", len(TEXTURES))
+        grounds = _EASY_GROUNDS if self.easy else CLEVRTEX_MATERIALS
+        ground = integers(self.seed, index, "ground", len(grounds))
+        if self.easy:
+            which = [CLEVRTEX_MATERIALS.index(name) for name in grounds]
+            ground = torch.tensor(which, device=index.device)[ground]
         cube = table["shape"] == SHAPES.index("cube")
         radius = self._radius(table)
         scene = self._blank(

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from slotmesh.worlds import _sprites as sprite
-from slotmesh.worlds._random import integers, uniform
+from slotmesh.worlds._random import distinct, integers, uniform
 from slotmesh.worlds.render.threads import spread
 from slotmesh.worlds.sample import Sample
 from slotmesh.worlds.world import World
@@ -18,6 +18,8 @@ from slotmesh.worlds.world import World
 _ROUNDS = 16
 # Positions (x, y) that never hide a sprite: the corners, and the middle.
 _APART = ((0, 0), (31, 31), (31, 0), (0, 31), (15, 16))
+# Of the easy world: sprites per scene at most, the least index of their scale, and their hues.
+_EASY_OBJECTS, _EASY_SCALE, _EASY_HUES = 3, 4, 6
 
 
 class MultiDSprites(World):
@@ -41,7 +43,10 @@ class MultiDSprites(World):
         device: Where samples are computed.
         size: Height and width of the images in pixels; the outlines scale with it.
         min_visible: Least visible pixels per sprite, up to ``size**2 / 100``; default 16 at 64x64,
-            scaled with the area.
+            scaled with the area. Of the easy world up to ``size**2 / 32``, which is the default.
+        easy: Two or three sprites (``max_objects`` is 3) of the two largest scales, each with a
+            hue of its own out of six at full saturation and value, and about half of it visible or
+            more. A small model learns to take such scenes apart in minutes.
 
     Example:
         >>> from slotmesh.worlds import MultiDSprites
@@ -67,17 +72,22 @@ class MultiDSprites(World):
         device: torch.device | str = "cpu",
         size: int = 64,
         min_visible: int | None = None,
+        easy: bool = False,
     ) -> None:
         super().__init__(seed=seed, device=device)
         if size < 16 or size > 1024:
             raise ValueError(f"MultiDSprites: size is {size}, expected 16 to 1024 pixels.")
-        min_visible = size * size // 256 if min_visible is None else min_visible
-        most = size * size // 100
+        part, default = (32, 32) if easy else (100, 256)
+        min_visible = size * size // default if min_visible is None else min_visible
+        most = size * size // part
         if not 1 <= min_visible <= most:
             raise ValueError(
-                f"MultiDSprites: min_visible is {min_visible}, expected 1 to {most} (a hundredth "
-                f"of the image) at size {size}, so that every scene can be made."
+                f"MultiDSprites: min_visible is {min_visible}, expected 1 to {most} (1/{part} of "
+                f"the image) at size {size}, so that every scene can be made."
             )
+        self.easy = easy
+        if easy:
+            self.max_objects = _EASY_OBJECTS
         self.size = size
         self.min_visible = min_visible
         table = sprite.sprites(size)
@@ -93,7 +103,7 @@ class MultiDSprites(World):
         factors = self._factors(index)
         x, y, seen = self._place(index, factors)
         present = factors["present"]
-        colour = _rgb(uniform(self.seed, index, "hsv", (self.max_objects, 3)))
+        colour = self._colours(index)
         grey = integers(self.seed, index, "grey", 256).to(torch.uint8)
         mask = self._mask(seen)
         palette = torch.cat((grey[:, None, None].expand(-1, 1, 3), colour), dim=1)
@@ -116,14 +126,23 @@ class MultiDSprites(World):
     def _factors(self, index: Tensor) -> dict[str, Tensor]:
         """All factors of the sprites but their positions and colours, as indices."""
         n, table = len(index), (self.max_objects,)
-        count = 2 + integers(self.seed, index, "count", 4)
+        count = 2 + integers(self.seed, index, "count", self.max_objects - 1)
+        least = _EASY_SCALE if self.easy else 0
+        scale = integers(self.seed, index, "scale", len(sprite.SCALES) - least, table)
         number = torch.arange(self.max_objects, device=index.device).expand(n, -1)
         return {
             "present": number < count[:, None],
             "shape": integers(self.seed, index, "shape", len(sprite.SHAPES), table),
-            "scale": integers(self.seed, index, "scale", len(sprite.SCALES), table),
+            "scale": least + scale,
             "orientation": integers(self.seed, index, "orientation", sprite.N_ORIENTATIONS, table),
         }
+
+    def _colours(self, index: Tensor) -> Tensor:
+        """RGB of the sprites: uint8 ``(batch, objects, 3)``."""
+        if not self.easy:
+            return _rgb(uniform(self.seed, index, "hsv", (self.max_objects, 3)))
+        hue = distinct(self.seed, index, "hue", _EASY_HUES)[:, : self.max_objects, None]
+        return _rgb(nn.functional.pad(hue.to(torch.float64) / _EASY_HUES, (0, 2), value=1.0))
 
     def _place(self, index: Tensor, factors: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Positions x and y, and the visible pixels ``(batch, objects, size, words)``.
@@ -145,7 +164,8 @@ class MultiDSprites(World):
 
     def _draw_places(self, index: Tensor, step: int) -> tuple[Tensor, Tensor]:
         if step == _ROUNDS:
-            apart = torch.tensor(_APART, device=index.device).expand(len(index), -1, -1)
+            apart = torch.tensor(_APART[: self.max_objects], device=index.device)
+            apart = apart.expand(len(index), -1, -1)
             return apart[..., 0].clone(), apart[..., 1].clone()
         shape = (self.max_objects, 2)
         place = integers(self.seed, index, f"place {step}", sprite.N_POSITIONS, shape)
@@ -165,11 +185,10 @@ class MultiDSprites(World):
     def _mask(self, seen: Tensor) -> Tensor:
         """Turn rows of bits into indices of sprites, uint8 ``(batch, size, size)``."""
         # Visible pixels do not overlap, so the three bits of the index can be set separately.
-        digits = (
-            seen[:, 0] | seen[:, 2] | seen[:, 4],
-            seen[:, 1] | seen[:, 2],
-            seen[:, 3] | seen[:, 4],
-        )
+        rows = seen.unbind(1)
+        none = torch.zeros_like(rows[0])
+        first, second, third, fourth, fifth = (*rows, *[none] * (5 - len(rows)))
+        digits = (first | third | fifth, second | third, fourth | fifth)
         one, two, four = (sprite.unpack(digit, self.size) for digit in digits)
         return one | (two << 1) | (four << 2)
 

@@ -1,15 +1,16 @@
-"""Base classes of the transports."""
+"""Base classes of the transports, and the learned marginals of those with a cost."""
 
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from slotmesh.nn.marginals import MarginalHead
 from slotmesh.nn.part import Part
 from slotmesh.ops import Transport, checks, sinkhorn
 from slotmesh.ops.cost import COST_KINDS, CostKind, exact_cost
+from slotmesh.ops.logit import logits, use_logits
 from slotmesh.ops.mesh import N_ITERS
+from slotmesh.ops.problem import compute_dtype
 
 MarginalKind = Literal["learned", "uniform"]
 
@@ -77,6 +78,50 @@ class SlotTransport(Part):
             f"{type(self).__name__} has no forward(queries, keys, slots, context): define one that "
             "returns the attention and its Transport."
         )
+
+
+class MarginalHead(nn.Module):
+    r"""Mass of each element, :math:`\text{total} \cdot \mathrm{softmax}(h(x))` (paper, appendix A).
+
+    Args:
+        dim: Size of an element.
+        hidden_dim: Width of the hidden layer. A linear head cannot tell an empty element from a
+            symmetric distribution of full ones, so there is always a hidden layer.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn import MarginalHead
+        >>> head = MarginalHead(8, 16)
+        >>> round(head(torch.randn(5, 8), total=3.0).sum().item(), 4)
+        3.0
+    """
+
+    def __init__(self, dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        # A bias on the logit would cancel in the softmax.
+        self.logit = nn.Sequential(
+            nn.Linear(dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 1, bias=False)
+        )
+
+    def forward(
+        self, elements: Tensor, total: Tensor | float, mask: Tensor | None = None
+    ) -> Tensor:
+        """``(..., k, dim)`` elements, total mass (a number or ``(..., 1)``) to ``(..., k)``."""
+        logit = self._logit(elements)
+        logit = logit.to(compute_dtype(logit))
+        if mask is not None:
+            logit = logit.masked_fill(~mask, torch.finfo(logit.dtype).min)
+        share = torch.softmax(logit, -1)
+        return total * (share if mask is None else share * mask)
+
+    def _logit(self, elements: Tensor) -> Tensor:
+        """``(..., k, dim)`` to ``(..., k)``."""
+        first, _, last = self.logit
+        weight = first.get_parameter("weight")
+        if use_logits(elements, weight):
+            bias, once = first.get_parameter("bias"), last.get_parameter("weight").squeeze(0)
+            return logits(elements, weight, bias, once)
+        return self.logit(elements).squeeze(-1)
 
 
 class OptimalTransport(SlotTransport):

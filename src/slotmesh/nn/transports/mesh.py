@@ -39,9 +39,7 @@ class Mesh(OptimalTransport):
         mass: Total mass; default one unit per slot.
 
     Example:
-        >>> from typing import Any
-
-    import torch
+        >>> import torch
         >>> from slotmesh import SlotAttention
         >>> from slotmesh.nn import Mesh, SharedSlot
         >>> attention = SlotAttention(64, 64, 4, transport=Mesh(), init=SharedSlot())

@@ -1,7 +1,10 @@
 /* The gradient of a plan that is treated as converged: mathematics of _implicit.py.
  *
- * The unknowns of the inputs are eliminated, which leaves a small system of the slots. Everything is
- * in double precision: where a plan is nearly one-hot, the system is nearly singular.
+ * The unknowns of the inputs are eliminated, which leaves a system of the slots. Everything is in
+ * double precision: where a plan is nearly one-hot, the system is nearly singular.
+ *
+ * Of few slots, the mass that two share is summed as columns are read. Of many, columns are kept, some
+ * at a time, and multiplied in blocks that stay in registers; Cholesky's factors likewise.
  */
 #include <math.h>
 #include <string.h>
@@ -20,11 +23,20 @@ typedef double vec __attribute__((vector_size(8 * LANES)));
 typedef int64_t ivec __attribute__((vector_size(8 * LANES)));
 typedef float narrow __attribute__((vector_size(4 * LANES)));
 
+#define FEW 32    /* slots */
+#define KEPT 64   /* columns at a time, of many slots: those of a block stay in the cache */
+/* Slots of a block, whose sums stay in registers. */
+#define WIDE (3 * LANES)
+#define HIGH LANES
+
 /* Per thread. */
 typedef struct {
+    int64_t width, stride;   /* of the system: of many slots, whole blocks and a line of the cache */
     vec *p, *weight, *right; /* (m), of some columns: the plan, it times its gradient; a sum */
-    vec *common;             /* (m, m), lower triangle: mass that two slots share, a sum */
-    double *system;          /* (m, m), lower triangle */
+    vec *mass;               /* (m), a sum */
+    vec *common;             /* (m, m), lower triangle: mass that two slots share, a sum; of few */
+    double *kept;            /* (KEPT, stride), columns over the roots of their masses; of many */
+    double *system;          /* (width, stride), upper triangle */
     double *x, *root, *over; /* (m): the unknowns, roots of masses and one over them */
     vec whole, into, share;  /* sums of weights: of all, of a column; one over the column's mass */
 } work;
@@ -67,36 +79,105 @@ INLINE void read_columns(const job *o, work *w, int64_t e, int64_t j) {
     w->share = where(mass != 0, 1 / mass);
 }
 
+/* Adds sign times A^T A to a block of the system, where A has some rows of length stride. */
+static void add_block(double *to, const double *A, int64_t rows, int64_t stride, int64_t i,
+                      int64_t k, double sign) {
+    vec total[HIGH][WIDE / LANES] = {0};
+    for (int64_t row = 0; row < rows; row++) {
+        const double *left = A + row * stride + i, *right = A + row * stride + k;
+        vec other[WIDE / LANES];
+        memcpy(other, right, sizeof(other));
+#pragma GCC unroll 8
+        for (int y = 0; y < HIGH; y++)
+#pragma GCC unroll 8
+            for (int x = 0; x < WIDE / LANES; x++) total[y][x] += other[x] * left[y];
+    }
+#pragma GCC unroll 8
+    for (int y = 0; y < HIGH; y++)
+#pragma GCC unroll 8
+        for (int x = 0; x < WIDE / LANES; x++) {
+            vec sum;
+            double *entry = to + (i + y) * stride + k + x * LANES;
+            memcpy(&sum, entry, sizeof(sum));
+            sum += sign * total[y][x];
+            memcpy(entry, &sum, sizeof(sum));
+        }
+}
+
+/* All of the upper triangle, and what else is in its blocks. */
+static void add_product(work *w, int64_t rows) {
+    for (int64_t k = 0; k < w->width; k += WIDE)
+        for (int64_t i = 0; i < k + WIDE; i += HIGH)
+            add_block(w->system, w->kept, rows, w->stride, i, k, 1);
+}
+
 static void gather(const job *o, work *w, int64_t e) {
     const int64_t m = o->m;
-    memset(w->common, 0, m * m * sizeof(vec));
+    int64_t filled = 0;
+    if (m <= FEW) memset(w->common, 0, m * m * sizeof(vec));
+    memset(w->system, 0, w->width * w->stride * sizeof(double));
     memset(w->right, 0, m * sizeof(vec));
+    memset(w->mass, 0, m * sizeof(vec));
     w->whole = (vec){0};
     for (int64_t j = 0; j < o->n; j += LANES) {
         read_columns(o, w, e, j);
         w->whole += w->into;
-        for (int64_t i = 0; i < m; i++) {
-            const vec part = w->p[i] * w->share;
-            w->right[i] += w->weight[i] - part * w->into;
-            for (int64_t k = 0; k <= i; k++) w->common[i * m + k] += part * w->p[k];
+        if (m <= FEW) {
+            for (int64_t i = 0; i < m; i++) {
+                const vec part = w->p[i] * w->share;
+                w->mass[i] += w->p[i];
+                w->right[i] += w->weight[i] - part * w->into;
+                for (int64_t k = 0; k <= i; k++) w->common[i * m + k] += part * w->p[k];
+            }
+            continue;
         }
+        vec over;
+        for (int l = 0; l < LANES; l++) over[l] = sqrt(w->share[l]);
+        for (int64_t i = 0; i < m; i++) {
+            const vec part = w->p[i] * over;
+            w->mass[i] += w->p[i];
+            w->right[i] += w->weight[i] - w->p[i] * w->share * w->into;
+            for (int l = 0; l < LANES; l++) w->kept[(filled + l) * w->stride + i] = part[l];
+        }
+        filled += LANES;
+        if (filled == KEPT || j + LANES >= o->n) {
+            add_product(w, filled);
+            filled = 0;
+        }
+    }
+    if (m <= FEW)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t k = 0; k <= i; k++) w->system[k * m + i] = sum(w->common[i * m + k]);
+}
+
+/* Some rows of Cholesky's factor, an upper triangle in place of A; those before are done. */
+static void factor_rows(double *A, int64_t first, int64_t end, int64_t m, int64_t stride) {
+    for (int64_t i = first; i < end; i++) {
+        double *row = A + i * stride;
+        for (int64_t l = first; l < i; l++) {
+            const double *before = A + l * stride, factor = before[i];
+            for (int64_t k = i; k < m; k++) row[k] -= factor * before[k];
+        }
+        const double scale = 1 / sqrt(row[i]);
+        for (int64_t k = i; k < m; k++) row[k] *= scale;
     }
 }
 
-/* Cholesky's factors in place of a lower triangle, then the solution in place of x. */
-static void eliminate(double *A, double *x, int64_t m) {
+/* Cholesky's factor in place of an upper triangle, then the solution in place of x. */
+static void eliminate(double *A, double *x, int64_t m, int64_t stride) {
+    const int64_t high = m <= FEW ? m : HIGH;
+    for (int64_t i = 0; i < m; i += high) {
+        for (int64_t k = i / WIDE * WIDE; i > 0 && k < m; k += WIDE)
+            add_block(A, A, i, stride, i, k, -1);
+        factor_rows(A, i, i + high < m ? i + high : m, m, stride);
+    }
     for (int64_t i = 0; i < m; i++) {
-        for (int64_t k = 0; k <= i; k++) {
-            double total = A[i * m + k];
-            for (int64_t l = 0; l < k; l++) total -= A[i * m + l] * A[k * m + l];
-            A[i * m + k] = k < i ? total / A[k * m + k] : sqrt(total);
-            if (k < i) x[i] -= A[i * m + k] * x[k];
-        }
-        x[i] /= A[i * m + i];
+        x[i] /= A[i * stride + i];
+        for (int64_t k = i + 1; k < m; k++) x[k] -= A[i * stride + k] * x[i];
     }
     for (int64_t i = m - 1; i >= 0; i--) {
-        x[i] /= A[i * m + i];
-        for (int64_t k = 0; k < i; k++) x[k] -= A[i * m + k] * x[i];
+        for (int64_t k = i + 1; k < m; k++) x[i] -= A[i * stride + k] * x[k];
+        x[i] /= A[i * stride + i];
     }
 }
 
@@ -105,28 +186,21 @@ static void eliminate(double *A, double *x, int64_t m) {
  */
 static void solve(work *w, int64_t m) {
     double total = 0, moved = 0;
-    memset(w->root, 0, m * sizeof(double));
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t k = 0; k <= i; k++) {
-            const double shared = sum(w->common[i * m + k]);
-            w->system[i * m + k] = shared;
-            w->root[i] += shared;
-            if (k < i) w->root[k] += shared;
-        }
     for (int64_t i = 0; i < m; i++) {
-        total += w->root[i];
-        w->root[i] = sqrt(w->root[i]);
-        w->over[i] = w->root[i] == 0 ? 0 : 1 / w->root[i];
+        const double mass = sum(w->mass[i]);
+        total += mass;
+        w->root[i] = sqrt(mass);
+        w->over[i] = mass == 0 ? 0 : 1 / w->root[i];
         w->x[i] = w->over[i] * sum(w->right[i]);
     }
     total = total == 0 ? 1 : total;
     for (int64_t i = 0; i < m; i++)
-        for (int64_t k = 0; k <= i; k++) {
-            double *entry = &w->system[i * m + k];
+        for (int64_t k = i; k < m; k++) {
+            double *entry = &w->system[i * w->stride + k];
             *entry = w->root[i] * w->root[k] / total - *entry * w->over[i] * w->over[k];
             if (k == i) *entry += 1 + 1e-12;
         }
-    eliminate(w->system, w->x, m);
+    eliminate(w->system, w->x, m, w->stride);
     for (int64_t i = 0; i < m; i++) {
         w->x[i] *= w->over[i];
         moved += w->root[i] * w->root[i] * w->x[i];
@@ -161,11 +235,17 @@ static void apply(const job *o, work *w, int64_t e) {
 /* Cuts memory into arrays, or counts the bytes if it is NULL. */
 static size_t lay_out(const job *o, work *w, char *memory) {
     size_t used = 0;
+    const int many = o->m > FEW;
+    w->width = many ? (o->m + WIDE - 1) / WIDE * WIDE : o->m;
+    /* Rows whose distance is a power of two compete for the same place in the cache. */
+    w->stride = many ? w->width + 8 : o->m;
     ARRAY(p, o->m);
     ARRAY(weight, o->m);
     ARRAY(right, o->m);
-    ARRAY(common, o->m * o->m);
-    ARRAY(system, o->m * o->m);
+    ARRAY(mass, o->m);
+    ARRAY(common, many ? 0 : o->m * o->m);
+    ARRAY(kept, many ? KEPT * w->stride : 0);
+    ARRAY(system, w->width * w->stride);
     ARRAY(x, o->m);
     ARRAY(root, o->m);
     ARRAY(over, o->m);
@@ -175,6 +255,8 @@ static size_t lay_out(const job *o, work *w, char *memory) {
 static void adjoint(const job *o, char *memory, int64_t e) {
     work w = {0};
     lay_out(o, &w, memory);
+    /* Blocks read what is after the last slot. */
+    if (o->m > FEW) memset(w.kept, 0, KEPT * w.stride * sizeof(double));
     gather(o, &w, e);
     solve(&w, o->m);
     apply(o, &w, e);

@@ -36,6 +36,8 @@ class Library(NamedTuple):
     solve: Any
     pull_back: Any
     adjoint: Any
+    assign: Any
+    transport: Any
     level: str
     """Instruction level of recipe.py."""
     path: Path
@@ -128,7 +130,7 @@ def _open(path: Path, origin: Origin, note: str | None = None) -> Library:
     try:
         library.slotmesh_level.restype = ctypes.c_char_p
         level = _at_most(os.environ.get(SWITCH), library.slotmesh_level().decode())
-        names = ("solve", "pull_back", "adjoint")
+        names = ("solve", "pull_back", "adjoint", "assign", "transport")
         functions = {name: getattr(library, f"slotmesh_{name}_{level}") for name in names}
     except AttributeError as error:
         raise recipe.BuildError(f"a function is missing: {error}") from None

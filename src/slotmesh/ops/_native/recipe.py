@@ -39,7 +39,7 @@ X86_64 = BASELINE | {
         "-mtune=skylake-avx512",
     ),
 }
-COMPUTE = ("adjoint.c", "scaling.c")
+COMPUTE = ("adjoint.c", "assign.c", "scaling.c", "transport.c")
 COMMON = ("crew.c", "levels.c")
 # Compilers take seconds; do not wait for one that hangs.
 PATIENCE_S = 120

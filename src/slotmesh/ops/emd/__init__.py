@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slotmesh.ops import checks
 from slotmesh.ops._fused import use_solver
-from slotmesh.ops.emd.pot import emd_batch
+from slotmesh.ops.emd.cpu import emd_batch
 from slotmesh.ops.emd.triton import MOST, emd_small
 from slotmesh.ops.problem import (
     Given,
@@ -23,7 +23,7 @@ from slotmesh.ops.problem import (
 )
 from slotmesh.ops.transport import Transport
 
-EMDBackend = Literal["auto", "pot", "triton"]
+EMDBackend = Literal["auto", "cpu", "pot", "triton"]
 
 
 def emd(
@@ -52,10 +52,12 @@ def emd(
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
         backend: ``"pot"`` (network simplex on the CPU, a batch over all cores: this waits for a
-            GPU), ``"triton"`` (shortest augmenting paths in one kernel on a CUDA device, for at
-            most 32 slots and 16,384 inputs, which does not wait), or ``"auto"``, the kernel for
-            CUDA tensors of these sizes, else POT. Of several optimal plans they may choose
-            different ones.
+            GPU), ``"cpu"`` (shortest augmenting paths in C, likewise; faster for small problems
+            and for assignments, slow for large ones with uneven masses), ``"triton"`` (shortest
+            augmenting paths in one kernel on a CUDA device, for at most 32 slots and 16,384
+            inputs, which does not wait), or ``"auto"``, the kernel for CUDA tensors of these
+            sizes, else C or POT, depending on size and masses. Of several optimal plans they may
+            choose different ones.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` with the dual variables as potentials. On a GPU, where
@@ -75,11 +77,11 @@ def emd(
         >>> t.plan.requires_grad
         False
     """
-    checks.check_choice("emd", "backend", backend, ("auto", "pot", "triton"))
+    checks.check_choice("emd", "backend", backend, ("auto", "cpu", "pot", "triton"))
     given = Given("emd", cost, a, b, slot_mask, input_mask)
     batch = check_problem(given)
-    kernel = use_solver("emd", backend, cost, MOST, "pot")
-    plan, u, v, error, optimal = _with_kernel(given, batch) if kernel else _with_pot(given)
+    kernel = use_solver("emd", backend, cost, MOST, ("cpu", "pot"))
+    plan, u, v, error, optimal = _with_kernel(given, batch) if kernel else _on_cpu(given, backend)
     if checks.can_read_values(optimal) and not bool(optimal.all()):
         warnings.warn(
             f"emd: {int((~optimal).sum())} of {optimal.numel()} problems stopped before their "
@@ -125,8 +127,8 @@ def _with_kernel(
     )
 
 
-def _with_pot(given: Given) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The same by POT."""
+def _on_cpu(given: Given, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The same in C or by POT."""
     task, home = problem(given), given.cost.device
     if home.type == "mps":  # an Apple GPU, which has no float64
         task = Problem(*(x.cpu() if isinstance(x, Tensor) else x for x in task))  # pyright: ignore
@@ -136,7 +138,8 @@ def _with_pot(given: Given) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch, (m, n) = task.cost.shape[:-2], task.cost.shape[-2:]
     size = math.prod(batch)
     flat = task.cost.detach().double().reshape(size, m, n)
-    plan, u, v, optimal = emd_batch(flat, mass_a.reshape(size, m), mass_b.reshape(size, n))
+    masses = mass_a.reshape(size, m), mass_b.reshape(size, n)
+    plan, u, v, optimal = emd_batch(flat, *masses, backend)
     plan = plan.reshape(*batch, m, n)
     u, v = _complete(task, u.reshape(*batch, m), v.reshape(*batch, n))
     dtype = task.cost.dtype
@@ -147,7 +150,7 @@ def _with_pot(given: Given) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
 
 def _complete(task: Problem, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Give elements without mass, which POT leaves out, the largest feasible potentials.
+    """Give elements without mass, which solvers leave out, the largest feasible potentials.
 
     Padding gets 0.
     """

@@ -12,7 +12,8 @@ from rich.markup import escape
 
 import slotmesh
 from slotmesh.files import write_whole
-from slotmesh.report.run_page import render_runs
+from slotmesh.progress import Count
+from slotmesh.report.run_page import Section, render_runs
 from slotmesh.training.places import place_of
 from slotmesh.training.report.collect import Found, collect
 from slotmesh.training.report.section import make_section
@@ -25,7 +26,8 @@ class Report:
     """Write an HTML page about runs: results, curves, attention and masks."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs, or checkpoints. A run that was not evaluated is evaluated first."""
+    """Folders of runs, or checkpoints. A run that was not evaluated is evaluated first, for the
+    page only: nothing else is written."""
     out: Path = Path("report.html")
     """The page to write; an existing one is replaced."""
     n_samples: int = 4
@@ -52,20 +54,22 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     found, left_out = _collect(settings.runs, device, console)
     tasks = [task for task in TASKS if any(one.settings.task == task for one in found)]
     # Runs on different folders of images are different tasks with one name.
-    groups = {
-        (task, one.run.experiment.title): [
-            other
-            for other in found
-            if (other.settings.task, other.run.experiment.title) == (task, one.run.experiment.title)
-        ]
-        for task in tasks
-        for one in found
-        if one.settings.task == task
-    }
-    sections = [
-        make_section(group, n_samples=settings.n_samples, n_cases=settings.n_cases, device=device)
-        for group in groups.values()
-    ]
+    groups: dict[tuple[str, str], list[Found]] = {}
+    for one in sorted(found, key=lambda one: tasks.index(one.settings.task)):
+        groups.setdefault((one.settings.task, one.run.experiment.title), []).append(one)
+    with Count(console, "drawing the page, part", len(groups)) as count:
+        sections: list[Section] = []
+        for i, group in enumerate(groups.values()):
+            sections.append(
+                make_section(
+                    group,
+                    number=i,
+                    n_samples=settings.n_samples,
+                    n_cases=settings.n_cases,
+                    device=device,
+                )
+            )
+            count.advance()
     command = ["slotmesh", "report", *map(str, settings.runs), "--out", str(settings.out)]
     versions = f"slotmesh {slotmesh.__version__}, torch {torch.__version__}"
     html = render_runs(_lead(found, tasks, left_out), sections, shlex.join(command), versions)

@@ -147,12 +147,17 @@ def _find_evaluation(
         return
     if not found.whole:
         return
+    # A report writes its page and nothing else.
     with tempfile.TemporaryDirectory() as elsewhere:
-        # What the folder says about another of its checkpoints stays.
-        out = Path(elsewhere) if kept.exists() else run.folder
+        out = Path(elsewhere)
         try:
             found.evaluation = evaluate_run(run, out=out, device=device, console=console)
             found.by_sample = read_csv(out / "evaluation.csv")
+            if run.home is not None and not kept.exists():
+                found.problems.append(
+                    f"Evaluated for this page only: `slotmesh evaluate {found.path}` keeps the "
+                    "results."
+                )
         except (ValueError, OSError) as error:
             said(f"It could not be evaluated: {error}")
 

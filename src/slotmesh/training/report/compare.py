@@ -8,7 +8,8 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
-from slotmesh.report.run_page import Cell, Grid, Mark, ResultRow
+from slotmesh.report.marks import Mark
+from slotmesh.report.run_page import Cell, Grid, ResultRow
 from slotmesh.training.published import TABLES, flags, published_rows
 from slotmesh.training.report.collect import Found
 from slotmesh.training.settings import Settings, flag, plain
@@ -31,6 +32,8 @@ NAMES = {
 PERCENT = frozenset(NAMES) - {"nrmse"}
 """Metrics that are given in percent."""
 
+# Runs that a note names.
+_MOST_NAMED = 3
 # What may differ between runs that are the same but for their seed.
 _NOT_THE_RUN = ("seed", "out", "overwrite", "hardware", "save_every", "log_every", "val_every")
 _NOT_THE_RESULT = (*_NOT_THE_RUN, "preset", "data.root", "data.workers", "data.val_size")
@@ -74,6 +77,7 @@ def result_rows(found: list[Found], marks: list[Mark], metrics: list[str]) -> li
                 "—" if name not in values else shown(name, values[name]),
                 _of_paper(one, name),
                 values.get(name) is not None and values.get(name) == best.get(name),
+                values.get(name),
             )
             for name in metrics
         ]
@@ -87,7 +91,7 @@ def result_rows(found: list[Found], marks: list[Mark], metrics: list[str]) -> li
             for name in metrics
         ]
         label = one.row.label if one.row is not None else one.settings.variant
-        mark = Mark(f"{label}, {len(group)} seeds", marks[group[0]].colour, "")
+        mark = Mark(f"{label}, {len(group)} seeds", marks[group[0]].colour)
         seeds = ", ".join(str(found[i].settings.seed) for i in group)
         how = "median" if "nrmse" in metrics else "mean and deviation"
         about = f"{how} of the seeds {seeds}"
@@ -95,19 +99,14 @@ def result_rows(found: list[Found], marks: list[Mark], metrics: list[str]) -> li
     blind = blind_values(found)
     if blind:
         cells = [Cell("—" if m not in blind else shown(m, blind[m])) for m in metrics]
-        mark = Mark("blind", "#9aa3af", "")
+        mark = Mark("blind", "#9aa3af")
         rows.append(ResultRow(mark, "a model that ignores its input", False, cells, together=True))
     return rows
 
 
 def blind_values(found: list[Found]) -> dict[str, float]:
     """Metrics of the blind baseline, if all runs were evaluated on the same samples."""
-    measured = [(one.evaluation or {}).get("blind", {}) for one in found]
-    made = [
-        blind.get("metrics") or {name: blind[name] for name in ("loss",) if name in blind}
-        for blind in measured
-    ]
-    made = [values for values in made if values]
+    made = [values for one in found if (values := _blind(one))]
     return made[0] if made and all(values == made[0] for values in made) else {}
 
 
@@ -138,6 +137,32 @@ def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
     return made
 
 
+def diagnostics(found: list[Found], marks: list[Mark]) -> Grid | None:
+    """How runs use their slots, one row per run; None if none was looked at."""
+    rows: list[list[str]] = []
+    kept: list[Mark] = []
+    for one, mark in zip(found, marks, strict=True):
+        values = (one.evaluation or {}).get("slots") or {}
+        if not values:
+            continue
+        model: Any = getattr(one.settings, "model", None)
+        total = getattr(model, "n_slots", None)
+        entropies = [v for name, v in values.items() if name.startswith("entropy_")]
+        rows.append(
+            [
+                mark.label,
+                f"{values['used']:.1f}" + ("" if total is None else f" of {total}"),
+                f"{values['evenness']:.2f}",
+                " → ".join(f"{value:.2f}" for value in entropies) or "—",
+                f"{values['duplicates']:.1f}",
+                f"{values['background']:.1f}" if "background" in values else "—",
+            ]
+        )
+        kept.append(mark)
+    head = ["run", "slots used", "evenness", "attention entropy", "duplicate pairs", "background"]
+    return Grid(head, rows, kept) if rows else None
+
+
 def warnings(found: list[Found]) -> list[str]:
     """Why the numbers cannot be compared with the paper's."""
     said: list[str] = []
@@ -154,12 +179,17 @@ def warnings(found: list[Found]) -> list[str]:
             "Trained and tested on the procedural world that stands in for the dataset. The "
             "paper's numbers are on the dataset itself (--data.root)."
         )
+    if any(getattr(one.settings.data, "easy", False) for one in found):
+        said.append(
+            "Runs with data.easy see the easy version of that world: a few large objects in clear "
+            "colours. Numbers are higher there than on the paper's scenes (--data.no-easy)."
+        )
     return said
 
 
 def notes(found: list[Found], marks: list[Mark]) -> list[str]:
     """Other notes on each run."""
-    said: list[str] = []
+    said: dict[str, list[str]] = {}
     published = bool(found[0].run.experiment.published)
     for one, mark in zip(found, marks, strict=True):
         here = [*one.problems]
@@ -176,13 +206,21 @@ def notes(found: list[Found], marks: list[Mark]) -> list[str]:
                 here.append(
                     f"{name} is undefined for {n:g} of {total} samples, which are left out."
                 )
-        said += [f"{mark.label}: {words}" for words in here]
+        for words in here:
+            said.setdefault(words, []).append(mark.label)
     goal = found[0].run.experiment.goal
     better = "higher" if goal.higher else "lower"
     name = NAMES.get(goal.metric, goal.metric)
     small = " Small numbers are the paper's." if published else ""
-    said.append(f"{name}: {better} is better.{small}")
-    return said
+    made = [f"{_whose(labels)}: {words}" for words, labels in said.items()]
+    return [*made, f"{name}: {better} is better.{small}"]
+
+
+def _whose(labels: list[str]) -> str:
+    """The runs that a note is about."""
+    if len(labels) <= _MOST_NAMED:
+        return "; ".join(labels)
+    return f"{'; '.join(labels[:_MOST_NAMED])} and {len(labels) - _MOST_NAMED} more"
 
 
 def command(settings: Settings) -> str:
@@ -271,19 +309,32 @@ def _as_printed(name: str, value: float, std: float | None) -> str:
 
 
 def _best(found: list[Found], metrics: list[str]) -> dict[str, float]:
-    """The best value of each metric, where several runs were measured on the same data."""
+    """The best value of each metric, where several runs were measured on the same data.
+
+    None is best that a model which ignores its input would reach as well.
+    """
     measured = [one for one in found if _values(one)]
     if len(measured) < 2 or len({_data(one) for one in measured}) > 1:
         return {}
     goal = found[0].run.experiment.goal
-    lower = {"nrmse"} | (set() if goal.higher else {goal.metric})
+    lower = {"nrmse", "loss"} | (set() if goal.higher else {goal.metric})
     made: dict[str, float] = {}
     for name in metrics:
-        values = [v for one in measured if (v := _values(one).get(name)) is not None and v == v]
-        best = (min if name in lower else max)(values, default=math.nan)
-        if values.count(best) == 1:
+        less = name in lower
+        known = [(v, one) for one in measured if (v := _values(one).get(name)) is not None]
+        known = [(v, one) for v, one in known if v == v]
+        values = [v for v, _ in known]
+        best = (min if less else max)(values, default=math.nan)
+        blind = [_blind(one).get(name, math.nan) for v, one in known if v == best]
+        if values.count(best) == 1 and not (best >= blind[0] if less else best <= blind[0]):
             made[name] = best
     return made
+
+
+def _blind(found: Found) -> dict[str, float]:
+    """What a model that ignores its input reaches on the samples of a run."""
+    blind = (found.evaluation or {}).get("blind", {})
+    return blind.get("metrics") or {name: blind[name] for name in ("loss",) if name in blind}
 
 
 def _data(found: Found) -> str:

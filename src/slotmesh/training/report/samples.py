@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from PIL.Image import Image
 
-from slotmesh.report.pictures import attention_sheet, discovery_sheet
+from slotmesh.report.mosaic import Mosaic, slot_mosaic
+from slotmesh.report.pictures import Block, attention_blocks, discovery_blocks, draw_blocks
 from slotmesh.training.report.collect import Found
 
 
@@ -30,6 +31,8 @@ class SamplePainter:
         made = found.run.experiment
         if known.get("root") is not None:
             changes: dict[str, Any] = {"root": Path(known["root"])}
+            if hasattr(made.settings.data, "easy"):
+                changes["easy"] = False
             if hasattr(made.settings.data, "partial"):
                 changes["partial"] = known.get("partial", False)
             data = replace(made.settings.data, **changes)
@@ -57,19 +60,31 @@ class SamplePainter:
 
     @torch.inference_mode()
     def draw(self, index: int, *, trace: bool) -> Image:
-        """One test sample, with the attention of every iteration or of the last."""
-        sample = self.source.sample([index]).to(self.device)
-        noise = self.noise(index)
+        """One test sample, with the attention of every iteration or of the last, as a picture."""
+        sample, noise = self._sample(index)
         if not hasattr(sample, "image"):
             return self.experiment.picture(self.model, sample, noise)
+        return draw_blocks(self._blocks(sample, noise, trace))
+
+    @torch.inference_mode()
+    def mosaics(self, index: int, *, trace: bool) -> list[Mosaic]:
+        """The same for a page: one, or one per frame of a video."""
+        sample, noise = self._sample(index)
+        if not hasattr(sample, "image"):
+            return [self.experiment.mosaic(self.model, sample, noise)]
+        return [slot_mosaic(block) for block in self._blocks(sample, noise, trace)]
+
+    def _sample(self, index: int) -> tuple[Any, torch.Generator]:
+        return self.source.sample([index]).to(self.device), self.noise(index)
+
+    def _blocks(self, sample: Any, noise: torch.Generator, trace: bool) -> list[Block]:
         out = self.model(sample.image, generator=noise, trace=trace)
         grid = self.model.encoder.out_grid
         if hasattr(out, "masks"):
             # Without masks there is no truth to show.
             truth = sample.mask if getattr(self.experiment, "has_masks", True) else None
-            return discovery_sheet(sample.image, out, grid, truth=truth)
-        attention = out.trace if trace else out.attention
-        return attention_sheet(sample.image, attention, grid)
+            return discovery_blocks(sample.image, out, grid, truth=truth)
+        return attention_blocks(sample.image, out.trace if trace else out.attention, grid)
 
 
 def best_and_worst(found: Found, n: int) -> tuple[str, list[int], list[int]]:

@@ -12,6 +12,7 @@ from slotmesh.training.settings import Settings, rebuild
 from slotmesh.training.tasks.clevr_properties import ClevrProperties
 from slotmesh.training.tasks.discovery import ClevrTexDiscovery, MultiDSpritesDiscovery
 from slotmesh.training.tasks.experiment import Experiment
+from slotmesh.training.tasks.features import Features
 from slotmesh.training.tasks.images import Images, Videos
 from slotmesh.training.tasks.random_objects import RandomObjectsTask
 from slotmesh.training.tasks.video_discovery import ClevrerLongDiscovery, ClevrerShortDiscovery
@@ -28,6 +29,7 @@ TASKS: dict[str, type[Experiment]] = {
         ClevrerLongDiscovery,
         Images,
         Videos,
+        Features,
     )
 }
 """All tasks."""
@@ -105,12 +107,7 @@ def experiment(settings: Settings, *, moved: bool = False) -> Experiment:
 
 
 def from_plain(values: dict[str, Any], where: str) -> Settings:
-    """Settings from the JSON that a run keeps.
-
-    Args:
-        values: What ``settings.plain`` made of them.
-        where: The file they come from, for messages.
-    """
+    """Settings from the JSON that a run keeps."""
     try:
         start = preset(values["task"], values["variant"], values["preset"])
         for name in ("transport", "transition"):

@@ -16,7 +16,7 @@ from slotmesh.training.tasks.image_model import ImageModel
 from slotmesh.training.tasks.matching import match
 from slotmesh.training.tasks.sources import open_source
 from slotmesh.training.variants import VARIANTS, MeshSettings, TransportSettings
-from slotmesh.worlds import Sample
+from slotmesh.worlds import Clevr, Sample
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,11 +36,6 @@ class PredictorModel(ImageModel):
     implicit: bool = True
     """Differentiate slots implicitly (the dagger of Table 2), or through all iterations."""
 
-    def check(self) -> None:
-        """Raise a ValueError that names the flag of a wrong setting."""
-        super().check()
-        at_least("model.n_slots", self.n_slots, 10)
-
 
 @dataclass(frozen=True)
 class ClevrPropertiesSettings(Settings):
@@ -49,6 +44,12 @@ class ClevrPropertiesSettings(Settings):
     data: ImageData = field(default_factory=ImageData)
     model: PredictorModel = field(default_factory=PredictorModel)
     transport: TransportSettings = field(default_factory=MeshSettings)
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        super().check()
+        # A slot for every object that an image can have.
+        at_least("model.n_slots", self.model.n_slots, Clevr(easy=self.data.easy).max_objects)
 
 
 _APS = ("ap_inf", "ap_1", "ap_0.5", "ap_0.25", "ap_0.125", "ap_0.0625")
@@ -169,7 +170,9 @@ class ClevrProperties(Experiment):
         """Average precision."""
         from slotmesh.metrics import AveragePrecision
 
-        return {"ap": AveragePrecision()}
+        # Targets are padded to one per slot.
+        n = self.settings.model.n_slots
+        return {"ap": AveragePrecision(n_slots=n, n_objects=n)}
 
     def judge(
         self, model: nn.Module, sample: Sample, noise: torch.Generator, metrics: "dict[str, Metric]"

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torchmetrics import Metric
 
+    from slotmesh.metrics import SlotUsage
+    from slotmesh.report.mosaic import Mosaic
+
 Split = Literal["train", "val", "test"]
 S = TypeVar("S", bound=Settings)
 
@@ -43,11 +46,7 @@ class Goal:
 
 
 class Experiment(ABC):
-    """What is trained: a model, its data, loss and metrics. One entry of ``TASKS`` each.
-
-    Args:
-        settings: Of one run.
-    """
+    """What is trained: a model, its data, loss and metrics. One entry of ``TASKS`` each."""
 
     name: ClassVar[str]
     """On the command line."""
@@ -131,6 +130,16 @@ class Experiment(ABC):
     @abstractmethod
     def picture(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Image":
         """A picture of what the model does with a few samples."""
+
+    def usage(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "SlotUsage | None":
+        """How the model uses its slots; None if it makes no masks of images."""
+        return None
+
+    def mosaic(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Mosaic":
+        """One sample that has no image, for reports: :meth:`picture`, unless there is better."""
+        from slotmesh.report.mosaic import Mosaic, tile
+
+        return Mosaic([tile("", self.picture(model, sample, noise))], [], [], None)
 
     def fresh_model(self) -> nn.Module:
         """The model with the initial weights of the run's seed, whatever was drawn before."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from slotmesh.progress import Count
 from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader
 from slotmesh.worlds import Sample
 
@@ -19,12 +19,7 @@ _ROWS = 256
 
 
 class Loaded:
-    """Samples in memory.
-
-    Args:
-        whole: All of them, as one batch.
-        split: Which part of the data they are.
-    """
+    """Samples of a split in memory."""
 
     def __init__(self, whole: Sample, split: str) -> None:
         self.whole = replace(whole, index=torch.arange(len(whole)))
@@ -51,10 +46,10 @@ def load(reader: ImageReader | VideoReader, most: int | None, console: Console) 
     bad: list[BadRecord] = list(getattr(reader, "short", []))
     found: list[Sample] = []
     kept = 0
-    with ThreadPoolExecutor(_THREADS) as pool, _progress(console) as progress:
-        bar = progress.add_task(f"reading {reader.split}", total=len(groups))
+    what = f"reading {reader.split}"
+    with ThreadPoolExecutor(_THREADS) as pool, Count(console, what, len(groups)) as count:
         for part in pool.map(_reading(reader), groups):
-            progress.advance(bar)
+            count.advance()
             if isinstance(part, BadRecord):
                 # A mask that does not fit is a mistake; so many images cannot be left out unseen.
                 if reader.masks is not None and part.path.is_relative_to(reader.masks):
@@ -73,12 +68,15 @@ def load(reader: ImageReader | VideoReader, most: int | None, console: Console) 
             f"None of the {len(reader.names)} {noun} in {reader.root} can be used.{why}"
         )
     if bad:
-        words = (
-            f"Skipped {len(bad)} of {len(reader.names)} {noun} for {reader.split}: {_named(bad)}"
-        )
-        console.print(escape(words), highlight=False, soft_wrap=True)
+        skipped(bad, len(reader.names), noun, str(reader.split), console)
     whole = Sample.join(found)
     return Loaded(whole if most is None else whole[:most], str(reader.split))
+
+
+def skipped(bad: list[BadRecord], n: int, noun: str, split: str, console: Console) -> None:
+    """Say in one line which files were left out, and why."""
+    words = f"Skipped {len(bad)} of {n} {noun} for {split}: {_named(bad)}"
+    console.print(escape(words), highlight=False, soft_wrap=True)
 
 
 def load_file(reader: HDF5Reader, most: int | None, size: int) -> Loaded:
@@ -137,8 +135,3 @@ def _memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return 16 << 30
-
-
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

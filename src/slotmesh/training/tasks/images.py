@@ -24,7 +24,7 @@ from slotmesh.training.variants import VARIANTS, MeshSettings
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-_SHEET = (
+SHEET = (
     "Attention and masks are multiplied with the image; each attention map is scaled so that its "
     "largest value is 1. Segments show in colour which slot has the largest mask."
 )
@@ -106,7 +106,7 @@ class ImagesSettings(DiscoverySettings):
     @property
     def folder(self) -> Path:
         """Of the run, with the name of the images' folder in it."""
-        return _run_folder(self) if self.out is None else self.out
+        return run_folder(self) if self.out is None else self.out
 
 
 @dataclass(frozen=True)
@@ -121,17 +121,18 @@ class VideosSettings(VideoDiscoverySettings):
     @property
     def folder(self) -> Path:
         """Of the run, with the name of the videos' folder in it."""
-        return _run_folder(self) if self.out is None else self.out
+        return run_folder(self) if self.out is None else self.out
 
 
-def _run_folder(settings: Any) -> Path:
+def run_folder(settings: Any, world: str | None = None) -> Path:
+    """The default folder of a run, with the name of its data in it."""
     root: Path | None = settings.data.root
-    name = slug(root.resolve().name) if root is not None else ""
+    name = world or (slug(root.resolve().name) if root is not None else "")
     parts = (name, settings.variant, settings.preset, settings.seed)
     return Path("runs") / settings.task / "-".join(str(part) for part in parts if part != "")
 
 
-class _Folder:
+class FolderTask:
     """What both tasks share: a folder, perhaps with masks, read into memory once."""
 
     has_world = False
@@ -186,7 +187,7 @@ class _Folder:
             if _is_file(data.root):
                 found = load_file(HDF5Reader(data.root, split), sizes[split], data.size)
             else:
-                found = load(self.reader(split), sizes[split], _console())
+                found = load(self.reader(split), sizes[split], first_process_console())
             self._opened[split] = found
         return self._opened[split], len(self._opened[split])
 
@@ -216,12 +217,12 @@ class _Folder:
         return {name: kind(*sizes) for name, kind in kinds.items()} if self.has_masks else {}
 
 
-class Images(_Folder, Discovery):
+class Images(FolderTask, Discovery):
     """A folder of images."""
 
     name = "images"
     title = "Images"
-    how_to_read = _SHEET
+    how_to_read = SHEET
     settings: ImagesSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = ImagesSettings
     max_objects = photos.MOST_OBJECTS
@@ -262,12 +263,12 @@ class Images(_Folder, Discovery):
         return _suited(start, n, shapes, objects, size)
 
 
-class Videos(_Folder, VideoDiscovery):
+class Videos(FolderTask, VideoDiscovery):
     """A folder of clips, or of folders of frames."""
 
     name = "video"
     title = "Videos"
-    how_to_read = _SHEET
+    how_to_read = SHEET
     settings: VideosSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = VideosSettings
 
@@ -397,7 +398,7 @@ def _most_objects(masks: list[Path]) -> int | None:
     return max(found, default=None)
 
 
-def _console() -> Console:
+def first_process_console() -> Console:
     """Where to say what was skipped: once, by the first of several processes."""
     first = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
     return Console(stderr=True, quiet=not first)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torchmetrics import Metric
 
+    from slotmesh.report.mosaic import Mosaic
+
 
 @dataclass(frozen=True)
 class VectorData(Data):
@@ -253,7 +255,18 @@ class RandomObjectsTask(Experiment):
         """Targets and what was copied, as rows of numbers in colour."""
         from slotmesh.report.pictures import vectors
 
+        copied = self._copied(model, sample, noise)
+        return vectors(sample.targets, copied, most=3 * self.settings.data.sigma)
+
+    def mosaic(self, model: nn.Module, sample: VectorSample, noise: torch.Generator) -> "Mosaic":
+        """The same of one set, for reports."""
+        from slotmesh.report.mosaic import vector_mosaic
+
+        [copied] = self._copied(model, sample, noise)
+        return vector_mosaic(sample.targets[0], copied, most=3 * self.settings.data.sigma)
+
+    def _copied(self, model: nn.Module, sample: VectorSample, noise: torch.Generator) -> Tensor:
+        """What was copied, in the order of the targets."""
         slots = model(sample.inputs, generator=noise).slots
         order = match(sample.targets, slots).partner
-        copied = slots.gather(-2, order.unsqueeze(-1).expand_as(slots))
-        return vectors(sample.targets, copied, most=3 * self.settings.data.sigma)
+        return slots.gather(-2, order.unsqueeze(-1).expand_as(slots))

@@ -38,7 +38,9 @@ def open_source(
     if data.root is None:
         try:
             seed = world_seed(data.seed, split)
-            return make_world(world, seed=seed, device=device, size=data.size), n
+            # Worlds from outside may have no easy version, and need none.
+            easy = {"easy": True} if data.easy else {}
+            return make_world(world, seed=seed, device=device, size=data.size, **easy), n
         except ValueError as error:
             raise ValueError(f"--data.size or --data.seed: {error}") from error
     if not data.root.exists():

@@ -8,44 +8,27 @@ from torch import Tensor, nn
 
 from slotmesh.models import VideoObjectDiscovery, to_unit
 from slotmesh.training.published import Row, percent
-from slotmesh.training.settings import ImageData, Optim, Settings
-from slotmesh.training.tasks.blind import Constant, grid_masks
-from slotmesh.training.tasks.discovery import (
-    EPOCHS,
-    PAPER_OPTIM,
-    SHEET,
-    TOO_SLOW,
-    quick_transport,
-)
-from slotmesh.training.tasks.experiment import Experiment, Goal, Source, Split
+from slotmesh.training.settings import ImageData
+from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, quick_transport
+from slotmesh.training.tasks.experiment import Source, Split
 from slotmesh.training.tasks.image_model import ImageModel
 from slotmesh.training.tasks.sources import open_source
 from slotmesh.training.variants import (
     VARIANTS,
     LearnedNoiseSettings,
-    MeshSettings,
     SinkhornSettings,
     TransitionSettings,
-    TransportSettings,
 )
 from slotmesh.worlds import Sample
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from torchmetrics import Metric
 
 
-# Two frames of a real video may show this many different detections.
-_MAX_OBJECTS = 14
-
-
 @dataclass(frozen=True)
-class VideoDiscoverySettings(Settings):
+class VideoDiscoverySettings(DiscoverySettings):
     """Find and follow the objects of two frames of a video (Table 5)."""
 
-    data: ImageData = field(default_factory=ImageData)
-    model: ImageModel = field(default_factory=ImageModel)
-    transport: TransportSettings = field(default_factory=MeshSettings)
     transition: TransitionSettings = field(default_factory=TransitionSettings)
 
     def check(self) -> None:
@@ -54,59 +37,37 @@ class VideoDiscoverySettings(Settings):
         self.transition.build()
 
 
-class VideoDiscovery(Experiment):
+class VideoDiscovery(Discovery):
     """Reconstruction of every frame; masks, and whether an object keeps its slot.
 
     A subclass says which frames.
     """
 
-    settings: VideoDiscoverySettings
+    settings: VideoDiscoverySettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = VideoDiscoverySettings
-    how_to_read = SHEET
-    goal = Goal("fg_ari", higher=True)
-    leaves_out = TOO_SLOW
+    # Two frames of a real video may show this many different detections.
+    max_objects = 14
+    data = ImageData(train_size=9998, test_size=5000)
+    model = ImageModel(n_slots=8)
+    quick = (600, 512)
     frames: ClassVar[tuple[int, int]]
     """Of a video of 128."""
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> VideoDiscoverySettings:
         """``paper`` is the authors' code: cosine cost times 6, total mass 18, 8 slots."""
-        transport = VARIANTS[variant].transport()
+        start: Any = super().preset(variant, preset)
+        transport = start.transport
         if isinstance(transport, SinkhornSettings):
             transport = replace(transport, cost="cosine", cost_scale=6.0, mass=18.0)
-        if isinstance(transport, MeshSettings):
-            transport = replace(transport, lr=8.0, grad="implicit")
-        data = ImageData(train_size=9998, test_size=5000)
-        assert data.train_size is not None
-        epoch = data.train_size // data.batch_size
-        model = ImageModel(n_slots=8)
-        paper = VideoDiscoverySettings(
-            task=cls.name,
-            variant=variant,
-            preset="paper",
-            steps=EPOCHS * epoch,
-            val_every=5 * epoch,
-            save_every=epoch,
-            log_every=100,
-            data=data,
-            model=model,
-            transport=transport,
-            transition=VARIANTS[variant].transition or TransitionSettings(),
-            optim=PAPER_OPTIM,
-        )
+        transition = VARIANTS[variant].transition or TransitionSettings()
+        start = replace(start, transport=transport, transition=transition)
         if preset == "paper":
-            return paper
+            return replace(start, val_every=5 * start.val_every)
         return replace(
-            paper,
-            preset="quick",
-            steps=600,
-            val_every=150,
-            save_every=150,
-            log_every=20,
-            data=replace(data, batch_size=8, train_size=512, val_size=64, test_size=128, size=16),
-            model=ImageModel(n_slots=8, channels=16, slot_dim=32, mlp_dim=64),
+            start,
+            data=replace(start.data, batch_size=8, test_size=128),
             transport=quick_transport(transport, 4.0),
-            optim=Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0),
         )
 
     def build(self) -> nn.Module:
@@ -141,14 +102,9 @@ class VideoDiscovery(Experiment):
 
     def metrics(self) -> "dict[str, Metric]":
         """Foreground ARI and mIoU over all frames, and temporal consistency."""
-        from slotmesh.metrics import ForegroundARI, ForegroundMIoU, TemporalConsistency
+        from slotmesh.metrics import TemporalConsistency
 
-        n = self.settings.model.n_slots
-        return {
-            "fg_ari": ForegroundARI(n, _MAX_OBJECTS),
-            "fg_miou": ForegroundMIoU(n, _MAX_OBJECTS),
-            "tc": TemporalConsistency(n),
-        }
+        return super().metrics() | {"tc": TemporalConsistency(self.settings.model.n_slots)}
 
     def judge(
         self, model: nn.Module, sample: Sample, noise: torch.Generator, metrics: "dict[str, Metric]"
@@ -165,21 +121,6 @@ class VideoDiscovery(Experiment):
             values = metric.per_image(predicted, *truth)  # pyright: ignore
             rows[name] = values if name == "tc" else values.nanmean(-1)
         return rows
-
-    def blind(self, sample: Sample) -> nn.Module:
-        """The mean frame, cut into a grid that stays where it is."""
-        size, n_frames = self.settings.data.size, sample.image.shape[1]
-        masks = grid_masks(self.settings.model.n_slots, size, size).to(sample.image.device)
-        return Constant(
-            reconstruction=to_unit(sample.image).mean(0), masks=masks.repeat(n_frames, 1, 1, 1)
-        )
-
-    def picture(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> "Image":
-        """Frames, reconstructions, attention and masks of every slot."""
-        from slotmesh.report.pictures import discovery_sheet
-
-        out = model(sample.image, generator=noise)
-        return discovery_sheet(sample.image, out, model.encoder.out_grid)  # pyright: ignore
 
 
 def _rows(task: str, **results: tuple[Any, Any, Any]) -> tuple[Row, ...]:

@@ -142,13 +142,7 @@ class Place(NamedTuple):
 
 
 def apply(texture: Tensor, place: Place, fuse: Fuse) -> Textured:
-    """Colour, normal and gloss of points with mixed textures.
-
-    Args:
-        texture: int64 ``(n)``: index in ``TEXTURES``.
-        place: Where the points are.
-        fuse: Wraps elementwise functions.
-    """
+    """Colour, normal and gloss of points with mixed textures, int64 ``(n)`` in ``TEXTURES``."""
     tables = _tables(texture.device)
     kind = tables.pattern[texture]
     places = torch.stack((*place.solid, *place.flat))

@@ -5,6 +5,7 @@ outputs have a leading dimension of R. Each computes what it would alone.
 """
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from slotmesh.nn.initializers import FixedGaussian, LearnedGaussian, LearnedSlots, SharedSlot
+from slotmesh.nn import FixedGaussian, LearnedGaussian, LearnedSlots, SharedSlot
+from slotmesh.nn.noise import Drawing
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -26,7 +28,7 @@ def stack(modules: Sequence[M]) -> M:
 
     Parameters and buffers are copies with a leading dimension, under the same names. Inputs and
     outputs have it too: if each module takes ``(..., n, dim)``, this takes ``(R, ..., n, dim)``.
-    Pass a :class:`slotmesh.nn.noise.StackedGenerator` if each is to draw what it would alone.
+    Pass a :class:`StackedGenerator` if each is to draw what it would alone.
 
     Args:
         modules: R modules of one class, with the same settings, sizes, dtype and device, composed
@@ -40,7 +42,7 @@ def stack(modules: Sequence[M]) -> M:
         >>> import torch
         >>> from slotmesh import SlotAttention
         >>> from slotmesh.nn import Softmax
-        >>> from slotmesh.nn.stacked import stack, unstack
+        >>> from paper.replicas.stacked import stack, unstack
         >>> several = [SlotAttention(8, 8, 3, Softmax()) for _ in range(4)]
         >>> together, inputs = stack(several), torch.randn(4, 2, 10, 8)
         >>> slots = torch.randn(4, 2, 3, 8)
@@ -75,6 +77,62 @@ def unstack(stacked: M, which: int) -> M:
     if not 0 <= which < sizes[0]:
         raise ValueError(f"unstack: which is {which}, expected 0 to {sizes[0] - 1}.")
     return _part(stacked, which)  # pyright: ignore[reportReturnType]
+
+
+class StackedGenerator(Drawing):
+    """Draws for several models at once, for each what a generator of its own would.
+
+    Shapes that are asked for begin with the dimensions of ``shape``, which number the models.
+
+    Args:
+        device: Where to draw.
+        seeds: One per model, row by row.
+        shape: Leading dimensions of the shapes; default one, as long as ``seeds``.
+
+    Example:
+        >>> import torch
+        >>> from paper.replicas.stacked import StackedGenerator
+        >>> from slotmesh.nn.noise import gaussian
+        >>> both = gaussian(torch.zeros(2, 4, 3), StackedGenerator("cpu", [5, 6]))
+        >>> one = gaussian(torch.zeros(4, 3), torch.Generator().manual_seed(6))
+        >>> bool((both[1] == one).all())
+        True
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        seeds: Sequence[int],
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self.shape = (len(seeds),) if shape is None else shape
+        if not seeds or math.prod(self.shape) != len(seeds):
+            raise ValueError(
+                f"StackedGenerator: got {len(seeds)} seeds for a shape of {self.shape}, expected "
+                "one for each of its elements, and at least one."
+            )
+        self.parts = [torch.Generator(device) for _ in seeds]
+        """The generators, to be registered with a CUDA graph."""
+        super().__init__(self.parts[0])
+        self.seed(seeds)
+
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Start again from these seeds."""
+        for part, seed in zip(self.parts, seeds, strict=True):
+            part.manual_seed(seed)
+        self.asked.clear()
+
+    def _draw(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        lead = len(self.shape)
+        if tuple(shape[:lead]) != self.shape:
+            raise ValueError(
+                f"StackedGenerator: asked for noise of shape {tuple(shape)}, expected one that "
+                f"begins with {self.shape}, as the seeds do."
+            )
+        drawn = torch.empty(shape, dtype=dtype, device=self.generator.device)
+        for row, part in zip(drawn.view(-1, *shape[lead:]), self.parts, strict=True):
+            row.normal_(generator=part)
+        return drawn
 
 
 class Stacked(nn.Module, ABC):

@@ -1,0 +1,530 @@
+"""Object discovery on the features of a frozen vision model, which photographs need."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from slotmesh.models import FeatureDiscovery
+from slotmesh.nn import BackboneError, FrozenFeatures
+from slotmesh.readers import BadRecord, ImageReader
+from slotmesh.training.feature_cache import FeatureFile, Rows, cached_features
+from slotmesh.training.settings import ImageData, InitName, Optim, Settings, at_least
+from slotmesh.training.tasks.blind import Constant, grid_masks
+from slotmesh.training.tasks.discovery import TOO_SLOW, quick_transport
+from slotmesh.training.tasks.experiment import INITIALIZERS, Experiment, Goal, Source, Split
+from slotmesh.training.tasks.folder import Loaded, load, skipped
+from slotmesh.training.tasks.images import (
+    SHEET,
+    FolderData,
+    FolderTask,
+    Images,
+    first_process_console,
+    run_folder,
+)
+from slotmesh.training.tasks.sources import open_source
+from slotmesh.training.variants import VARIANTS, MeshSettings, TransportSettings
+from slotmesh.worlds import WORLDS
+from slotmesh.worlds.record import TensorRecord
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from slotmesh.metrics import SlotUsage
+
+S = TypeVar("S", bound=Settings)
+
+_THREADS = 8
+# Samples of a dataset whose pixels stand for all of them.
+_PROBES = 8
+_WORLD_SIZE = 10_000
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class FeaturesData(FolderData):
+    """What is trained and evaluated on."""
+
+    batch_size: int = 32
+    """Samples per step, over all processes together."""
+    train_size: int | None = None
+    """Number of different training samples; all of them by default, 10,000 of a world."""
+    root: Path | None = None
+    """The folder of images; nested folders are searched too. With --data.world, the folder of the
+    real dataset."""
+    world: str | None = None
+    """In place of a folder of images: a procedural world, such as clevrtex; with --data.root, the
+    real dataset that it imitates."""
+    size: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Width and height that images are resized to, a multiple of the backbone's patches; that of
+    the backbone by default."""
+    cache: Path = Path("runs/feature-cache")
+    """Folder in which features are kept, for all runs."""
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        replace(self, size=64 if self.size is None else self.size)._check_folder()
+        if self.root is not None and self.root.is_file():
+            raise ValueError(f"--data.root is {self.root}, which is a file; expected a folder.")
+        if self.world is not None and self.world not in WORLDS:
+            known = ", ".join(name for name in WORLDS if name != "random-objects")
+            raise ValueError(f"--data.world is {self.world!r}, expected one of {known}.")
+        if self.world is not None and (
+            self.world == "random-objects" or self.world.startswith("clevrer")
+        ):
+            raise ValueError(f"--data.world is {self.world}, expected a world of images.")
+
+    def _check_folder(self) -> None:
+        super().check()
+
+
+@dataclass(frozen=True)
+class FeatureModel:
+    """The network: a frozen backbone, slot attention, a decoder of features."""
+
+    backbone: str = ""
+    """The frozen vision model (required): a folder, or a name of the Hugging Face hub or of timm,
+    such as facebook/dinov2-small."""
+    n_slots: int = 7
+    """Slots."""
+    n_iters: int = 3
+    """Iterations of slot attention."""
+    slot_dim: int = 256
+    """Length of a slot."""
+    mlp_dim: int = 1024
+    """Width of the hidden layers of slot attention."""
+    hidden: int = 2048
+    """Width of the hidden layers of the decoder."""
+    layers: int = 3
+    """Hidden layers of the decoder."""
+    init: InitName = "gaussian"
+    """Where slots start."""
+    implicit: bool = False
+    """Differentiate slots implicitly, or through all iterations."""
+
+    def check(self) -> None:
+        """Raise a ValueError that names the flag of a wrong setting."""
+        for name in ("n_slots", "n_iters", "slot_dim", "mlp_dim", "hidden", "layers"):
+            at_least(f"model.{name}", getattr(self, name), 1)
+
+
+@dataclass(frozen=True)
+class FeaturesSettings(Settings):
+    """Find the objects in photographs, on features of a frozen vision model (DINOSAUR)."""
+
+    preset: Literal["quick", "paper"] = "quick"
+    """Where the other settings start: a small decoder, minutes on 2 CPU cores; or the usual recipe
+    of DINOSAUR, an hour on a GPU."""
+    data: FeaturesData = field(default_factory=FeaturesData)
+    model: FeatureModel = field(default_factory=FeatureModel)
+    transport: TransportSettings = field(default_factory=MeshSettings)
+
+    @property
+    def folder(self) -> Path:
+        """Of the run, with the name of the images' folder or the world in it."""
+        return run_folder(self, self.data.world) if self.out is None else self.out
+
+
+@dataclass(frozen=True)
+class FeatureSample(TensorRecord):
+    """A batch of images by their features."""
+
+    index: Tensor
+    """int64 ``(batch)``: which samples these are."""
+    features: Tensor
+    """float16 ``(batch, n, dim)``."""
+    image: Tensor
+    """uint8 ``(batch, 3, H, W)``; ``(batch, 0)`` for training, which looks at features only."""
+    mask: Tensor
+    """uint8 ``(batch, H, W)``: 1 + the object's index, 0 for none; likewise."""
+
+
+class Features(FolderTask, Experiment):
+    """A folder of images, or a world, seen through a frozen vision model."""
+
+    name = "features"
+    title = "Images"
+    how_to_read = (
+        f"{SHEET} Features and their reconstruction are shown by three principal components."
+    )
+    settings: FeaturesSettings  # pyright: ignore[reportIncompatibleVariableOverride]
+    settings_type = FeaturesSettings
+    goal = Goal("fg_ari", higher=True)
+    leaves_out = TOO_SLOW
+
+    def __init__(self, settings: FeaturesSettings) -> None:
+        super().__init__(settings)
+        self._begin("images")
+        world = settings.data.world
+        if world is not None:
+            self.title = f"Images of {world}"
+        self.about = (
+            f"Objects found by reconstructing features of {settings.model.backbone} through slots, "
+            "without labels."
+        )
+        self._files: dict[tuple[str, str], FeatureSource] = {}
+
+    @classmethod
+    def preset(cls, variant: str, preset: str) -> FeaturesSettings:
+        """``paper`` is the usual recipe; :meth:`suited` knows the images."""
+        quick = preset == "quick"
+        transport = VARIANTS[variant].transport()
+        if isinstance(transport, MeshSettings):
+            transport = replace(transport, grad="implicit")
+        # The norm of a step over a matrix that grows with the image: 2 for 16 x 16 patches.
+        transport = quick_transport(transport, 2.0)
+        small = FeatureModel(slot_dim=64, mlp_dim=128, hidden=256)
+        steps = 1000 if quick else 50_000
+        optim = Optim(lr=1e-3 if quick else 2e-4, warmup_part=0.05, cosine=True, clip=1.0)
+        return FeaturesSettings(
+            task=cls.name,
+            variant=variant,
+            preset="quick" if quick else "paper",
+            steps=steps,
+            val_every=steps // (5 if quick else 50),
+            save_every=steps // (5 if quick else 50),
+            log_every=20 if quick else 100,
+            data=FeaturesData(batch_size=16 if quick else 32),
+            model=small if quick else FeatureModel(),
+            transport=transport,
+            optim=optim,
+        )
+
+    @classmethod
+    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+        """Batch size by the number of images; shape by theirs; slots by the masks."""
+        try:
+            found: Any = Images.suited(Images.preset("SA", "quick"), root, size)
+        except ValueError:
+            # A dataset of another layout; or a mistake that is named when the images are read.
+            return start
+        mine: Any = start
+        batch = min(mine.data.batch_size, found.data.batch_size)
+        data = replace(mine.data, batch_size=batch, square=found.data.square)
+        model = replace(mine.model, n_slots=found.model.n_slots)
+        return replace(start, data=data, model=model)  # pyright: ignore
+
+    # ---- the frozen model ----
+
+    @cached_property
+    def encoder(self) -> FrozenFeatures:
+        """The features, loaded once for all models of this run."""
+        name = self.settings.model.backbone
+        if not name:
+            raise ValueError(
+                "--model.backbone is missing, expected a vision model: slotmesh train features "
+                "--data.root FOLDER --model.backbone facebook/dinov2-small, or the folder of one."
+            )
+        try:
+            # Sizes of a model are counted on the meta device, where nothing can be loaded.
+            with torch.device("cpu"):
+                return FrozenFeatures(name, resolution=self.settings.data.size)
+        except BackboneError as error:
+            said = str(error).removeprefix("FrozenFeatures: ")
+            raise BackboneError(f"--model.backbone: {said}") from error
+
+    @property
+    def size(self) -> int:
+        """Width and height of the images."""
+        height, width = self.encoder.resolution
+        if height != width:
+            raise ValueError(
+                f"--data.size is missing: the backbone is for images of {height} x {width}, "
+                "expected square ones."
+            )
+        return height
+
+    def build(self) -> nn.Module:
+        """A feature discovery network on the shared backbone."""
+        m = self.settings.model
+        return FeatureDiscovery(
+            self.encoder,
+            m.n_slots,
+            self.settings.transport.build(),
+            n_iters=m.n_iters,
+            slot_dim=m.slot_dim,
+            mlp_dim=m.mlp_dim,
+            hidden=(m.hidden,) * m.layers,
+            init=INITIALIZERS[m.init](),
+            implicit=m.implicit,
+        )
+
+    # ---- data ----
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether there is anything to compare slots with."""
+        return self.settings.data.world is not None or super().has_masks
+
+    def check_data(self) -> None:
+        """Load the backbone; look for the images."""
+        data = self.settings.data
+        if data.root is None and data.world is None:
+            raise ValueError(
+                "--data.root is missing, expected your folder: slotmesh train features --data.root "
+                "FOLDER --model.backbone NAME; or a world, --data.world clevrtex."
+            )
+        if data.world is None:
+            n = len(self.reader("train"))
+            if self.has_masks:
+                for split in ("val", "test"):
+                    self.reader(split).check_masks()
+        else:
+            _, n = self._dataset("train", torch.device("cpu"))
+        n = min(n, data.train_size or n)
+        if n < data.batch_size:
+            raise ValueError(
+                f"--data.batch-size is {data.batch_size}, but there are only {n} samples to train "
+                f"on. Pass --data.batch-size {n}, or add more."
+            )
+        _ = self.size
+
+    def reader(self, split: Split) -> ImageReader:
+        """The reader of a split of the folder."""
+        data = self.settings.data
+        if data.root is None or not data.root.is_dir():
+            raise ValueError(f"--data.root is {data.root}, expected a folder that exists.")
+        found = ImageReader(
+            data.root, split, size=self.size, square=data.square, masks=data.masks, seed=data.seed
+        )
+        if split == "train":
+            found.forget_masks()
+        return found
+
+    def source(self, split: Split, device: torch.device) -> tuple[Source, int | None]:
+        """The features of a split, computed unless they are on disk."""
+        key = (split, str(device))
+        if key not in self._files:
+            self._files[key] = self._open(split, device)
+        return self._files[key], len(self._files[key])
+
+    def _open(self, split: Split, device: torch.device) -> "FeatureSource":
+        data, console = self.settings.data, first_process_console()
+        limits = {"train": data.train_size, "val": data.val_size, "test": data.test_size}
+        inner: Any = None
+        rows: Rows
+        if data.world is not None:
+            found, n = self._dataset(split, device)
+            rows = _Dataset(found, n, f"{data.world}-{split}", data.seed, str(data.root))
+            inner = found
+        elif split == "train":
+            reader = self.reader(split)
+            rows = _Files(reader, limits[split])
+        else:
+            reader = self.reader(split)
+            inner = load(reader, limits[split], console)
+            rows = _InMemory(inner, f"{reader.root.resolve().name}-{split}")
+        file = cached_features(self.encoder, rows, data.cache, device, console)
+        if file.bad:
+            skipped(file.bad, len(rows), "images", split, console)
+        if not len(file):
+            raise ValueError(f"None of the {len(rows)} images for {split} can be used.")
+        if split != "train":
+            return FeatureSource(file, inner, split)
+        if data.root is None:
+            # Whoever trains keeps the samples of a world where they are made.
+            return FeatureSource(file, None, split, place=device)
+        return FeatureSource(file, None, split, keep_on=device if device.type == "cuda" else None)
+
+    def _dataset(self, split: Split, device: torch.device) -> tuple[Any, int]:
+        """A world or a real dataset, which is as long as it is or as asked for."""
+        data = self.settings.data
+        assert data.world is not None
+        sizes = {name: getattr(data, name) for name in ("train_size", "val_size", "test_size")}
+        if data.root is None and data.train_size is None:
+            sizes["train_size"] = _WORLD_SIZE
+        asked = ImageData(root=data.root, size=self.size, seed=data.seed, **sizes)
+        reader = WORLDS[data.world].reader or ""
+        found, n = open_source(asked, split, device, world=data.world, reader=reader)
+        assert n is not None
+        return found, n
+
+    # ---- loss and metrics ----
+
+    def losses(self, model: nn.Module, sample: Any, noise: torch.Generator) -> dict[str, Tensor]:
+        """Mean squared error of the reconstructed features."""
+        features = sample.features.float()
+        out = model(features=features, generator=noise, enlarge=False)
+        return {"loss": (out.reconstruction - features).square().mean()}
+
+    def reads(self, split: Split) -> frozenset[str]:
+        """Images and masks are for judging only."""
+        return frozenset({"features"} if split == "train" else {"features", "image", "mask"})
+
+    def judge(
+        self, model: nn.Module, sample: Any, noise: torch.Generator, metrics: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """Update the metrics; loss and metrics of each image."""
+        features = sample.features.float()
+        out = model(sample.image, features=features, generator=noise)
+        rows = {"loss": (out.reconstruction - features).square().mean((1, 2))}
+        predicted = out.masks.argmax(1)
+        for name, metric in metrics.items():
+            metric.update(predicted, sample.mask)
+            rows[name] = metric.per_image(predicted, sample.mask)
+        return rows
+
+    def blind(self, sample: Any) -> nn.Module:
+        """The mean features of every patch, and a fixed grid."""
+        place = sample.features.device
+        masks = grid_masks(self.settings.model.n_slots, self.size, self.size).to(place)
+        return Constant(reconstruction=sample.features.float().mean(0), masks=masks)
+
+    def usage(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "SlotUsage":
+        """How the model uses its slots."""
+        from slotmesh.metrics import slot_usage
+
+        features = sample.features.float()
+        out = model(sample.image, features=features, generator=noise, trace=True)
+        truth = sample.mask if self.has_masks else None
+        return slot_usage(out.masks.float(), slots=out.slots.float(), trace=out.trace, truth=truth)
+
+    def picture(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Image":
+        """Images, features, reconstructions, attention and masks of every slot."""
+        from slotmesh.report.pictures import discovery_sheet
+
+        out = model(features=sample.features.float(), generator=noise)
+        return discovery_sheet(sample.image, out, self.encoder.out_grid)
+
+
+class FeatureSource:
+    """Samples of a split: features from disk, and images and masks from where they are.
+
+    Args:
+        file: The features.
+        inner: Images and masks by row; None for training.
+        split: Which part of the data they are.
+        keep_on: A GPU that keeps all features, if it has room for them.
+        place: Where samples go otherwise.
+    """
+
+    def __init__(
+        self,
+        file: FeatureFile,
+        inner: Any,
+        split: str,
+        *,
+        keep_on: torch.device | None = None,
+        place: torch.device | str = "cpu",
+    ) -> None:
+        self.place = place
+        self.file = file
+        self.inner = inner
+        self.split = split
+        self._kept: Tensor | None = None
+        if keep_on is not None and file.nbytes < torch.cuda.mem_get_info(keep_on)[0] // 2:
+            shape = (len(file), *file.values.shape[1:])
+            self._kept = torch.empty(shape, dtype=torch.float16, device=keep_on)
+            for first in range(0, len(file), _CHUNK):
+                part = range(first, min(first + _CHUNK, len(file)))
+                self._kept[first : part.stop] = file.read(part).to(keep_on)
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def sample(self, index: Any) -> FeatureSample:
+        """The samples of these indices, as one batch."""
+        which = torch.as_tensor(index, dtype=torch.int64)
+        if self._kept is not None:
+            place = self._kept.device
+            # From pinned memory, so that nothing waits for the GPU.
+            there = which.pin_memory().to(place, non_blocking=True)
+            features = self._kept[there]
+        else:
+            features = self.file.read(which.cpu().numpy()).to(self.place)
+        if self.inner is None:
+            none = torch.empty(len(which), 0, dtype=torch.uint8, device=features.device)
+            return FeatureSample(which.to(features.device), features, none, none)
+        rows = self.file.good[which.cpu().numpy()]
+        seen = self.inner.sample(rows.tolist())
+        return FeatureSample(which, features, seen.image, seen.mask).to(seen.image.device)
+
+
+# ---- images as the cache asks for them ----
+
+
+class _Files:
+    """The training images of a folder, which are not kept in memory."""
+
+    def __init__(self, reader: ImageReader, most: int | None) -> None:
+        self.reader = reader
+        self.names = reader.names[:most]
+        self.title = f"{reader.root.resolve().name}-train"
+        self.what = "\n".join([f"{reader.size} {reader.square}", *self.names])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def stamp(self, row: int) -> str:
+        try:
+            about = (self.reader.root / self.names[row]).stat()
+        except OSError:
+            return "gone"
+        return f"{about.st_size} {about.st_mtime_ns}"
+
+    def images(self, rows: Sequence[int]) -> Iterable[Tensor | BadRecord]:
+        def read(row: int) -> Tensor | BadRecord:
+            try:
+                return self.reader.read(row).image[0]
+            except BadRecord as bad:
+                return bad
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            yield from pool.map(read, rows)
+
+
+class _InMemory:
+    """Images that are in memory: their pixels are their stamp."""
+
+    def __init__(self, loaded: Loaded, title: str) -> None:
+        self.images_ = loaded.whole.image
+        self.title = title
+        self.what = f"{title} {len(loaded)}"
+
+    def __len__(self) -> int:
+        return len(self.images_)
+
+    def stamp(self, row: int) -> str:
+        return hashlib.blake2b(self.images_[row].numpy().tobytes(), digest_size=16).hexdigest()
+
+    def images(self, rows: Sequence[int]) -> Iterable[Tensor | BadRecord]:
+        return [self.images_[row] for row in rows]
+
+
+class _Dataset:
+    """A world, which is a function of its seed, or a dataset that does not change."""
+
+    def __init__(self, source: Any, n: int, title: str, seed: int, root: str) -> None:
+        self.source = source
+        self.n = n
+        self.title = title
+        some = sorted({i * n // _PROBES for i in range(_PROBES)})
+        pixels = [source.sample([i]).image.cpu().numpy().tobytes() for i in some]
+        # A renderer or a file that changed changes these, too. Devices may differ by a grey level.
+        place = str(source.sample([0]).image.device)
+        probe = hashlib.blake2b(b"".join(pixels), digest_size=16).hexdigest()
+        self.what = f"{title} {seed} {root} {n} {place} {probe}"
+
+    def __len__(self) -> int:
+        return self.n
+
+    def stamp(self, row: int) -> str:
+        return str(row)
+
+    def images(self, rows: Sequence[int]) -> Iterable[Tensor | BadRecord]:
+        try:
+            return list(self.source.sample(list(rows)).image)
+        except BadRecord:
+            return [self._one(row) for row in rows]
+
+    def _one(self, row: int) -> Tensor | BadRecord:
+        try:
+            return self.source.sample([row]).image[0]
+        except BadRecord as bad:
+            return bad
