@@ -270,7 +270,11 @@ def test_partial_transport_is_that_of_pot(size, seed, share, temperature):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plan = ot.partial.entropic_partial_wasserstein(
-            a.numpy(), b.numpy(), cost.numpy(), temperature, 2.0 * share, numItermax=5000, stopThr=1e-14
+            *(x.numpy() for x in (a, b, cost)),
+            temperature,
+            2.0 * share,
+            numItermax=5000,
+            stopThr=1e-14,
         )
     close(t.plan, plan, 1e-6)
 

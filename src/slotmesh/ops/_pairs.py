@@ -31,10 +31,6 @@ class Framed(NamedTuple):
 
     def finish(self, t: Transport) -> Transport:
         """The result for the caller: pairs that are not allowed have no mass and infinite cost."""
-        temperature = self.given.temperature
-        if not isinstance(temperature, Tensor):
-            temperature = t.u.new_full((), float(temperature))
-        t = t._replace(temperature=temperature.to(t.u.dtype).expand(t.u.shape[:-1]))
         if self.pairs is None:
             return t
         plan = torch.where(self.pairs, t.plan, 0.0).to(self.dtype)

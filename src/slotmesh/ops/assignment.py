@@ -144,6 +144,7 @@ def assign(
     """
     checks.check_instance("assign", "maximize", maximize, bool, "True or False")
     checks.check_choice("assign", "backend", backend, ("auto", "cpu", "scipy", "triton"))
+    checks.check_matrix("assign", "cost", cost)
     given = Given("assign", cost.detach(), None, None, slot_mask, input_mask)
     batch, (m, n) = check_problem(given), cost.shape[-2:]
     if pair_mask is not None:

@@ -23,6 +23,7 @@ from slotmesh.ops.problem import (
     marginal_error,
     problem,
     real_entries,
+    temperature_of,
 )
 from slotmesh.ops.sinkhorn import solved
 from slotmesh.ops.transport import Transport
@@ -153,10 +154,10 @@ def mesh(
         fresh=potentials == "fresh",
         reuse=potentials == "reuse",
     )
-    frame = framed(
-        Given("mesh", cost, a, b, slot_mask, input_mask, temperature), dustbin, pair_mask
-    )
-    given = frame.given
+    given, frame = Given("mesh", cost, a, b, slot_mask, input_mask, temperature), None
+    if dustbin is not None or pair_mask is not None:
+        frame = framed(given, dustbin, pair_mask)
+        given = frame.given
     beyond = f"grad is '{grad}'" if settings.unroll else None
     beyond = beyond if objective is None else "objective is given"
     drawn, sigma = _draw(given, noise, generator)
@@ -167,7 +168,8 @@ def mesh(
         t = _elsewhere(given, backend, settings, beyond, drawn, objective)
     if n_iters is None and lr is None and _nearly_square(*given.cost.shape[-2:]):
         t = _converge(given, t, settings, backend)
-    return frame.finish(t)
+    t = t._replace(temperature=temperature_of(given, t.u))
+    return t if frame is None else frame.finish(t)
 
 
 def _nearly_square(m: int, n: int) -> bool:

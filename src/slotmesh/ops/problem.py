@@ -233,6 +233,13 @@ def scaled_temperature(given: Given, batch: tuple[int, ...]) -> float | Tensor:
     return temperature.to(compute_dtype(given.cost))[..., None, None]
 
 
+def temperature_of(given: Given, u: Tensor) -> Tensor:
+    """The temperature as a tensor (*batch), for potentials (*batch, m)."""
+    tau = given.temperature
+    tau = tau.to(u.dtype) if isinstance(tau, Tensor) else u.new_full((), float(tau))
+    return tau.expand(u.shape[:-1])
+
+
 def _spread(total: Tensor, mask: Tensor | None, shape: tuple[int, ...]) -> Tensor:
     """Total mass (*batch, 1), uniform over the real elements."""
     if mask is None:

@@ -42,10 +42,8 @@ class Relaxation(NamedTuple):
 
 def relaxation(
     op: str, share: object, penalty: object, grad: str, init: object = None
-) -> Relaxation | None:
-    """Check the two options; None if neither is given."""
-    if share is None and penalty is None:
-        return None
+) -> Relaxation:
+    """Check the two options, of which one is given."""
     if share is not None and penalty is not None:
         raise ValueError(
             f"{op}: got both share={share} and penalty={penalty}, expected one of them. Pass share "

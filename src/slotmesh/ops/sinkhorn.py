@@ -18,6 +18,7 @@ from slotmesh.ops.problem import (
     full_precision,
     marginal_error,
     problem,
+    temperature_of,
 )
 from slotmesh.ops.relaxed import relaxation, relaxed_transport
 from slotmesh.ops.transport import Transport
@@ -121,19 +122,22 @@ def sinkhorn(
         tol=None if tol is None else checks.as_real("sinkhorn", "tol", tol),
         implicit=grad == "implicit",
     )
-    relaxed = relaxation("sinkhorn", share, penalty, grad, init)
-    frame = framed(
-        Given("sinkhorn", cost, a, b, slot_mask, input_mask, temperature), dustbin, pair_mask
-    )
-    if relaxed is None:
-        return frame.finish(solved(frame.given, settings, init, backend))
-    if backend not in ("auto", "torch"):
-        raise ValueError(
-            f"sinkhorn: backend is '{backend}', which does not work here: {relaxed.words}. "
-            "Use backend='torch', which supports it."
-        )
-    u = _slot_potentials(frame.given, init)
-    return frame.finish(relaxed_transport(frame.given, settings, relaxed, u))
+    given, frame = Given("sinkhorn", cost, a, b, slot_mask, input_mask, temperature), None
+    if dustbin is not None or pair_mask is not None:
+        frame = framed(given, dustbin, pair_mask)
+        given = frame.given
+    if share is None and penalty is None:
+        t = solved(given, settings, init, backend)
+    else:
+        relaxed = relaxation("sinkhorn", share, penalty, grad, init)
+        if backend not in ("auto", "torch"):
+            raise ValueError(
+                f"sinkhorn: backend is '{backend}', which does not work here: {relaxed.words}. "
+                "Use backend='torch', which supports it."
+            )
+        t = relaxed_transport(given, settings, relaxed, _slot_potentials(given, init))
+    t = t._replace(temperature=temperature_of(given, t.u))
+    return t if frame is None else frame.finish(t)
 
 
 def solved(

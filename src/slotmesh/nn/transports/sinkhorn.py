@@ -57,7 +57,8 @@ class Sinkhorn(OptimalTransport):
             mass=mass,
         )
         checks.check_choice("Sinkhorn", "grad", grad, ("unroll", "implicit"))
-        relaxation("Sinkhorn", share, penalty, grad)  # for its errors
+        if share is not None or penalty is not None:
+            relaxation("Sinkhorn", share, penalty, grad)  # for its errors
         self.grad: SinkhornGrad = grad
         self.share = share
         self.penalty = penalty
