@@ -11,7 +11,6 @@ import torch
 import tyro
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.measure import Measurement, OnProgress
 from benchmarks.record import (
@@ -22,6 +21,7 @@ from benchmarks.record import (
     write_section,
     wrong,
 )
+from slotmesh.progress import Count
 from slotmesh.training.places import place_of
 from slotmesh.training.settings import at_least
 
@@ -128,20 +128,12 @@ def _show(name: str, rows: list[Measurement], console: Console) -> None:
 
 @contextmanager
 def _progress(name: str, console: Console) -> Iterator[OnProgress]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    # Without a terminal a progress bar would leave an empty line: print a line per case instead.
-    quiet, began = not console.is_terminal, time.perf_counter()
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        bar = progress.add_task(name, total=None)
+    began = time.perf_counter()
+    with Count(console, name) as count:
 
         def on_progress(done: int, total: int, what: str) -> None:
-            progress.update(bar, completed=done, total=total, description=what)
-            if quiet:
+            count.update(done, total=total, note=what)
+            if not console.is_terminal:
                 seconds = time.perf_counter() - began
                 console.print(f"{seconds:4.0f} s  {done} of {total}: {what}", highlight=False)
 

@@ -2,8 +2,10 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from slotmesh import __version__
+from slotmesh.app.playground import render_playground
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -59,3 +61,14 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "thumbnail_size": (480, 270),
 }
+
+
+def write_playground(app: Any, error: Exception | None) -> None:
+    """Beside the other pages, with a link back to them."""
+    if error is None and app.builder.format == "html":
+        page = render_playground(docs="index.html")
+        (Path(app.outdir) / "playground.html").write_text(page, encoding="utf-8")
+
+
+def setup(app: Any) -> None:
+    app.connect("build-finished", write_playground)

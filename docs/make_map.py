@@ -5,12 +5,12 @@ from pathlib import Path
 
 LIBRARY = "src/slotmesh"
 ROOMS = (
-    (("cli", "cli.py", "the command line"),),
     (
-        ("training", "training", "tasks, loop, runs"),
-        ("cli", "data", "write datasets"),
+        ("cli", "cli.py", "the command line"),
+        ("cli", "app", "slotmesh explore"),
         ("cli", "demo", "make demo"),
     ),
+    (("training", "training", "tasks, loop, runs"), ("cli", "data", "write datasets")),
     (
         ("models", "models", "whole networks"),
         ("report", "metrics", "FG-ARI, AP, ..."),

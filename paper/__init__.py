@@ -10,6 +10,7 @@ from paper.features import FeaturesStudy, run_features
 from paper.figures import DrawFigure, run_figure
 from paper.page import ResultsPage, run_results
 from paper.real_clevr import RealClevr, run_real
+from paper.surplus import SurplusSlots, run_surplus
 from paper.table1 import (
     Table1,
     Table1Choice,
@@ -28,6 +29,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     **TRAINED,
     "real-clevr": (RealClevr, run_real),
     "features": (FeaturesStudy, run_features),
+    "surplus-slots": (SurplusSlots, run_surplus),
     "figure": (DrawFigure, run_figure),
     "results": (ResultsPage, run_results),
 }
@@ -39,6 +41,7 @@ __all__ = [
     "FeaturesStudy",
     "RealClevr",
     "ResultsPage",
+    "SurplusSlots",
     "Table1",
     "Table1Choice",
     "Table1Emd",
@@ -49,6 +52,7 @@ __all__ = [
     "run_figure",
     "run_real",
     "run_results",
+    "run_surplus",
     "run_table",
     "run_table1",
 ]

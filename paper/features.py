@@ -68,7 +68,7 @@ class FeaturesStudy:
     """Training steps of the encoder."""
     encoder_batch: int = 256
     """Images per step of the encoder."""
-    steps: int = 2500
+    steps: int = 3000
     """Training steps of the slots."""
     batch_size: int = 32
     """Images per step of the slots."""

@@ -1,5 +1,7 @@
 """The command line, as a person meets it."""
 
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +89,50 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr("slotmesh.demo.copying.run_train", stop)
     assert run("demo", "--out", str(tmp_path)) == 130
+
+
+INTERRUPTED = """
+import os, signal, sys
+import slotmesh.cli as cli
+
+def load(name):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    except KeyboardInterrupt:
+        raise ImportError("half imported")  # as compiled modules do
+
+cli.import_module = load
+cli.main(["evaluate", "x"])
+"""
+
+
+def test_an_interrupt_during_imports_is_one_line() -> None:
+    words = [sys.executable, "-c", INTERRUPTED]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert found.stderr == "slotmesh: interrupted\n"
+    assert found.returncode == 130
+
+
+def test_after_the_start_interrupts_are_as_before() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert run("evaluate", "no-such-run") == 1
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_shell_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--tyro-print-completion", "bash") == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in (*COMMANDS, "multi-dsprites", "--transport.lr"))
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    path = tmp_path / "slotmesh.bash"
+    path.write_text(script)
+    ask = """source "$1"; COMP_WORDS=(slotmesh train multi-d); COMP_CWORD=2
+    COMP_LINE="slotmesh train multi-d"; COMP_POINT=${#COMP_LINE}
+    _tyro_slotmesh slotmesh multi-d train; echo "${COMPREPLY[@]}" """
+    found = subprocess.run(
+        [bash, "-c", ask, "bash", str(path)], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "multi-dsprites"

@@ -1,6 +1,7 @@
 """The documentation builds without a warning."""
 
 import ast
+import json
 import re
 import runpy
 import shutil
@@ -117,3 +118,42 @@ def test_no_room_imports_from_a_row_above_it() -> None:
                 parts = name.split(".")
                 other = parts[1] if parts[0] == "slotmesh" and len(parts) > 1 else ""
                 assert row.get(other, 99) >= row.get(room, 0), f"{file} imports {name}"
+
+
+# Slots on frozen features.
+
+FROZEN = runpy.run_path(str(DOCS / "make_frozen_features.py"))
+
+
+def test_the_measured_part_of_a_page_is_what_was_measured() -> None:
+    """Nothing is there before it was measured; afterwards, the numbers of the result."""
+    page = FROZEN["PAGE"].read_text(encoding="utf-8")
+    shown = page.split(FROZEN["BEGIN"])[1].split(FROZEN["END"])[0]
+    if FROZEN["RESULT"].is_file():
+        assert FROZEN["render"](json.loads(FROZEN["RESULT"].read_text())) in shown
+    else:
+        assert not shown.strip()
+
+
+def test_the_measured_part_of_a_page_is_replaced() -> None:
+    metrics = {"fg_ari": 0.5, "fg_miou": 0.25, "mbo": 0.125}
+    one = {
+        "metrics": metrics,
+        "blind": {"metrics": metrics},
+        "n": 1000,
+        "settings": {"steps": 3000, "data.batch_size": 32, "model.layers": 3, "model.hidden": 8},
+    }
+    found = {
+        "variants": {"SA": one, "SA-MESH": one},
+        "encoder": {"settings": {"encoder_steps": 10, "encoder_batch": 4}},
+        "environment": {"device": "a GPU"},
+    }
+    part = FROZEN["render"](found)
+    assert "| SA-MESH | 50.0 | 25.0 | 12.5 |" in part
+    assert "on 1,000 test images" in part
+    page = f"before\n{FROZEN['BEGIN']}old\n{FROZEN['END']}after\n"
+    new = FROZEN["updated"](page, part)
+    assert "old" not in new
+    assert FROZEN["updated"](new, part) == new
+    assert new.startswith("before\n")
+    assert new.endswith("after\n")

@@ -12,7 +12,7 @@ SOURCE = Path(slotmesh.__file__).parent
 ROOT = Path(__file__).resolve().parents[1]
 # What a room may use stands before it.
 ORDER = ["files", "environment", "ops", "nn", "worlds", "readers", "models", "metrics", "report"]
-ORDER += ["training", "data", "demo", "cli"]
+ORDER += ["training", "data", "app", "demo", "cli"]
 
 
 def parsed(*folders: Path) -> dict[Path, ast.Module]:

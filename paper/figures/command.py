@@ -11,7 +11,6 @@ import tyro
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paper.figures.objective import Derivatives, derivatives, draw_objective
 from paper.figures.potentials import PotentialGaps, draw_potentials, potential_gaps
@@ -19,6 +18,7 @@ from paper.figures.slots import FoundObjects, draw_attention, draw_masks, found_
 from paper.figures.temperature import Scaling, draw_temperature, draw_unnormalised, scaling
 from slotmesh.environment import environment
 from slotmesh.files import write_whole
+from slotmesh.progress import Count
 from slotmesh.report.figures import save_figure
 
 FigureName = Literal[
@@ -153,19 +153,10 @@ def _options(recipe: FigureRecipe, settings: DrawFigure) -> dict[str, int]:
 
 
 def _compute(name: str, recipe: FigureRecipe, settings: DrawFigure, console: Console) -> Any:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    # Without a terminal a progress bar would leave an empty line.
-    quiet = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        bar = progress.add_task(name, total=None)
+    with Count(console, name) as count:
 
         def on_progress(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total)
+            count.update(done, total=total)
 
         return recipe.compute(**_options(recipe, settings), on_progress=on_progress)
 

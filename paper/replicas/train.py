@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paper.recorded import by_flag, difference
 from paper.replicas.trainer import ReplicaTrainer
 from slotmesh.files import write_whole
+from slotmesh.progress import Count
 from slotmesh.training.checkpoint import load_checkpoint, packed
 from slotmesh.training.processes import Lock
 from slotmesh.training.settings import at_least, flag, plain
@@ -88,23 +88,13 @@ def _train(
 ) -> None:
     """Take the remaining steps."""
     settings = trainer.experiments[0].settings
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}"),
-        TimeRemainingColumn(),
-    )
-    quiet = console is None or not console.is_terminal
-    with Progress(*columns, console=console, disable=quiet) as progress:
-        title = f"{settings.variant}, {len(trainer.experiments)} runs"
-        bar = progress.add_task(
-            title, total=settings.steps, completed=trainer.step, numbers=_numbers(trainer)
-        )
+    title = f"{settings.variant}, {len(trainer.experiments)} runs"
+    with Count(console, title, settings.steps, done=trainer.step, transient=False) as count:
 
         def show(now: ReplicaTrainer) -> None:
-            progress.update(bar, completed=now.step, numbers=_numbers(now))
+            count.update(now.step, note=_numbers(now))
 
+        show(trainer)
         while trainer.step < settings.steps:
             until = (trainer.step // every + 1) * every
             trainer.advance(min(until, settings.steps), show)

@@ -4,11 +4,13 @@ Nothing heavy is imported before the command is known.
 """
 
 import difflib
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, Union
 
@@ -55,11 +57,16 @@ COMMANDS = {
     "score": Entry(
         "slotmesh.training.score", "Score", "run_score", "Compare two folders of masks."
     ),
+    "explore": Entry(
+        "slotmesh.app.explore", "Explore", "run_explore", "Play with slots in the browser."
+    ),
     "data": Entry(
         "slotmesh.data", "COMMANDS", "", "Look at worlds and datasets, and write them to files."
     ),
 }
 """All commands, in the order of the help."""
+# As tyro calls it, after a command too.
+_COMPLETION = "--tyro-print-completion"
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -72,11 +79,14 @@ def main(args: Sequence[str] | None = None) -> None:
     elif not words:
         _say(_help(), error=True)
         sys.exit(2)
+    elif words[0] == _COMPLETION:
+        with one_line_errors("slotmesh"):
+            _completion(words)
     elif words[0] not in COMMANDS:
         _unknown("slotmesh", words[0], COMMANDS)
     else:
-        with one_line_errors("slotmesh"):
-            _dispatch(words)
+        with one_line_errors("slotmesh"), _starting("slotmesh") as started:
+            _dispatch(words, started)
 
 
 @contextmanager
@@ -96,8 +106,39 @@ def one_line_errors(prog: str) -> Iterator[None]:
         sys.exit(130)
 
 
+@contextmanager
+def _starting(prog: str) -> Iterator[Callable[[], None]]:
+    """Let Ctrl-C end the process with one line, until the function that it yields is called.
+
+    While modules are imported, an interrupt may come out as any other error, or be lost.
+    """
+    before = signal.getsignal(signal.SIGINT)
+
+    def leave(*_: object) -> NoReturn:
+        os.write(2, f"{prog}: interrupted\n".encode())
+        os._exit(130)
+
+    def started() -> None:
+        if mine:
+            signal.signal(signal.SIGINT, before)
+
+    # Elsewhere it belongs to whoever called, and only the main thread may.
+    here = threading.current_thread() is threading.main_thread()
+    mine = here and before is signal.default_int_handler
+    if mine:
+        signal.signal(signal.SIGINT, leave)
+    try:
+        yield started
+    finally:
+        started()
+
+
 def run_one_of(
-    commands: Mapping[str, Command], words: Sequence[str], prog: str, about: str
+    commands: Mapping[str, Command],
+    words: Sequence[str],
+    prog: str,
+    about: str,
+    started: Callable[[], None] = lambda: None,
 ) -> None:
     """Run one of several commands, by the first word.
 
@@ -106,12 +147,15 @@ def run_one_of(
         words: The arguments, from the command's name on.
         prog: The words before them, for the help.
         about: What the commands do, for the help.
+        started: Called when all is imported and read, before the command runs.
     """
     import tyro
 
     if words and words[0] in commands:
         kind, run = commands[words[0]]
-        run(tyro.cli(kind, prog=f"{prog} {words[0]}", args=words[1:]))
+        settings = tyro.cli(kind, prog=f"{prog} {words[0]}", args=words[1:])
+        started()
+        run(settings)
     elif words and not words[0].startswith("-"):
         _unknown(prog, words[0], commands)
     else:
@@ -123,7 +167,9 @@ def run_one_of(
         tyro.cli(either, prog=prog, description=about, args=words)
 
 
-def _dispatch(words: list[str]) -> None:
+def _dispatch(words: list[str], started: Callable[[], None]) -> None:
+    from importlib.metadata import entry_points
+
     import tyro
 
     # Packages that register transports, worlds and tasks of their own.
@@ -132,23 +178,53 @@ def _dispatch(words: list[str]) -> None:
     entry = COMMANDS[words[0]]
     prog = f"slotmesh {words[0]}"
     if words[0] == "train":
-        _train(words[1:], prog, entry.about)
+        _train(words[1:], prog, entry.about, started)
     elif entry.run:
         kind, run = entry.load()
-        run(tyro.cli(kind, prog=prog, args=words[1:]))
+        settings = tyro.cli(kind, prog=prog, args=words[1:])
+        started()
+        run(settings)
     else:
-        run_one_of(entry.load(), words[1:], prog, entry.about)
+        run_one_of(entry.load(), words[1:], prog, entry.about, started)
 
 
-def _train(words: list[str], prog: str, about: str) -> None:
+def _train(words: list[str], prog: str, about: str, started: Callable[[], None]) -> None:
     from slotmesh.training.loop import run_train
     from slotmesh.training.tasks import TASKS
 
     if words and words[0] in TASKS:
-        run_train(parse_train(words, prog))
+        settings = parse_train(words, prog)
+        started()
+        run_train(settings)
     else:
         commands = {name: (task.settings_type, run_train) for name, task in TASKS.items()}
         run_one_of(commands, words, prog, about)
+
+
+def _completion(words: list[str]) -> None:
+    """Print a script for a shell that completes all commands and options."""
+    import tyro
+
+    from slotmesh.training.tasks import TASKS
+
+    def one_of(commands: Mapping[str, Any]) -> Any:
+        return Union[  # noqa: UP007
+            tuple(
+                Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]
+                for name, kind in commands.items()
+            )
+        ]
+
+    tasks = {name: task.settings_type for name, task in TASKS.items()}
+    kinds: dict[str, Any] = {}
+    for name, entry in COMMANDS.items():
+        if name == "train":
+            kinds[name] = one_of(tasks)
+        elif entry.run:
+            kinds[name] = entry.load()[0]
+        else:
+            kinds[name] = one_of({second: kind for second, (kind, _) in entry.load().items()})
+    tyro.cli(one_of(kinds), prog="slotmesh", args=words)
 
 
 def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
@@ -208,6 +284,8 @@ def _help() -> str:
     lines += [f"  {name:<10}{entry.about}" for name, entry in COMMANDS.items()]
     lines += ["", "options:", "  -h, --help  show this help; after a command, that of the command"]
     lines += ["  --version   show the version"]
+    lines += [f"  {_COMPLETION} {{bash,zsh,tcsh}}"]
+    lines += ["              print a script that completes commands and options"]
     return "\n".join(lines)
 
 

@@ -67,11 +67,17 @@ def test_page_needs_no_other_file(demo: tuple[str, str, Path]) -> None:
     _, page, out = demo
     outside = Outside()
     outside.feed(page)
-    assert set(outside.found) == {"report.html", "#main", *(f"#{part}" for part in PARTS)}
+    assert set(outside.found) == {
+        "playground.html",
+        "report.html",
+        "#main",
+        *(f"#{part}" for part in PARTS),
+    }
     # Of each of four scenes: the image, the truth, and what both models found.
     assert outside.images == 4 * 3
     assert not re.search(r"url\(|@import|<script \w|fetch\(|XMLHttp", page)
-    assert {file.name for file in out.iterdir()} == {"index.html", "report.html", "runs", "scenes"}
+    pages = {"index.html", "playground.html", "report.html"}
+    assert {file.name for file in out.iterdir()} == pages | {"runs", "scenes"}
 
 
 def test_page_shows_the_numbers_of_the_table(demo: tuple[str, str, Path]) -> None:

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from torch import Tensor
 
+from slotmesh.metrics import slot_usage
 from slotmesh.training.evaluate import Evaluate, evaluate_run, run_evaluate
+from slotmesh.training.export import ExportModel, run_export_model
 from slotmesh.training.report.collect import Found
 from slotmesh.training.report.samples import SamplePainter
 from slotmesh.training.runs import open_run
@@ -174,6 +177,44 @@ def test_a_model_that_looks_at_nothing(runs: dict[str, Path], tmp_path: Path) ->
     targets = made.source("test", torch.device("cpu"))[0].sample(range(7)).targets
     assert found["blind"]["loss"] == pytest.approx(float(targets.square().mean()), rel=1e-5)
     assert found["blind"]["metrics"]["nrmse"] == pytest.approx(float(targets.std()), rel=0.05)
+
+
+@pytest.mark.parametrize("task", ["multi-dsprites", "clevrer-s", "random-objects"])
+def test_how_slots_are_used(runs: dict[str, Path], tmp_path: Path, task: str) -> None:
+    """Counted with the library's own function, on samples that need no other noise."""
+    found, _ = evaluate(runs[task], tmp_path / "out", batch_size=4)
+    if task == "random-objects":
+        assert found["slots"] == {}
+        return
+    run = open_run(runs[task])
+    source, _ = run.experiment.source("test", torch.device("cpu"))
+    used: list[Tensor] = []
+    for first, n in ((0, 4), (4, 3)):
+        sample = source.sample(range(first, first + n))
+        noise = run.experiment.noise("usage", first // 4, total=n)
+        out = run.load_model()(sample.image, generator=noise, trace=True)
+        usage = slot_usage(out.masks, trace=out.trace, truth=sample.mask)
+        used.append(usage.n_used.double().reshape(n, -1).mean(1))
+    assert found["slots"]["used"] == pytest.approx(float(torch.cat(used).mean()))
+    assert found["slots"]["n"] == 7
+    names = {"used", "evenness", "duplicates", "background", "n"}
+    assert set(found["slots"]) == names | {f"entropy_{i}" for i in (1, 2, 3)}
+
+
+def test_nothing_is_written_beside_weights(tmp_path: Path) -> None:
+    """An export is not a run: its folder stays as it is, unless it is asked for."""
+    fake_run(tiny("random-objects", "SA", tmp_path / "run"))
+    run_export_model(ExportModel(tmp_path / "run", tmp_path / "weights"), Console(quiet=True))
+    alone = tmp_path / "alone.ckpt"
+    alone.write_bytes((tmp_path / "run" / "checkpoints" / "last.ckpt").read_bytes())
+    before = sorted(tmp_path.rglob("*"))
+    for path in (tmp_path / "weights", alone):
+        screen = StringIO()
+        run_evaluate(Evaluate(path, device="cpu"), Console(file=screen, width=200))
+        assert "Nothing was written: pass --out FOLDER" in screen.getvalue()
+        assert sorted(tmp_path.rglob("*")) == before
+    run_evaluate(Evaluate(alone, device="cpu", out=tmp_path / "out"), Console(quiet=True))
+    assert (tmp_path / "out" / "evaluation.json").is_file()
 
 
 def test_the_files_go_to_the_run_by_default(tmp_path: Path) -> None:

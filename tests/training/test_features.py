@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+import slotmesh
 from slotmesh.cli import main
 from slotmesh.models import FeatureDiscovery
 from slotmesh.nn import FrozenFeatures
@@ -89,6 +90,8 @@ def test_from_a_folder_to_a_report(
     assert "Features: those of `a-vit`" in card
     assert str(tmp_path) not in card
     assert run("segment", "weights", root, "--device", "cpu", "--out", "found") == 0
+    assert run("segment", "weights", root, "--merge", "0.1", "--device", "cpu") == 1
+    assert "--merge compares what slots look like" in capsys.readouterr().err
     assert Path("found/sheet.png").is_file()
     capsys.readouterr()
     # Another variant, and a run that resumes, compute nothing but the features that are missing.
@@ -462,3 +465,17 @@ def test_the_backbone_is_loaded_once(vit: Path, tmp_path: Path) -> None:
     one, other = made.fresh_model(), made.fresh_model()
     assert one.encoder is other.encoder is made.encoder
     assert_same(dict(one.state_dict()), dict(other.state_dict()))
+
+
+def test_fit_with_a_backbone(vit: Path, tmp_path: Path) -> None:
+    images = torch.rand(8, 3, 12, 12)
+    options: dict[str, Any] = {"n_slots": 3, "steps": 2, "device": "cpu", "progress": False}
+    model = slotmesh.fit(images, backbone=vit, **options)
+    assert isinstance(model, FeatureDiscovery)
+    assert not model.training
+    assert model.encoder.resolution == (32, 32)
+    assert model.segment(images[0]).masks.shape == (3, 12, 12)
+    smaller = slotmesh.fit(images, backbone=str(vit), size=16, out=tmp_path / "run", **options)
+    assert smaller.encoder.out_grid == (2, 2)
+    again = open_run(tmp_path / "run").load_model()
+    assert_same(dict(again.state_dict()), dict(smaller.state_dict()))

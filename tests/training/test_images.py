@@ -25,6 +25,12 @@ TINY += ["--data.size", "8", "--data.batch-size", "2", "--hardware.accelerator",
 SMALL = ["--model.channels", "8", "--model.slot-dim", "8", "--model.mlp-dim", "8"]
 
 
+@pytest.fixture(autouse=True)
+def _command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page has the command of a run on it, which here would be that of the tests."""
+    monkeypatch.setattr("sys.argv", ["slotmesh"])
+
+
 def run(*words: Any) -> int:
     try:
         main([str(word) for word in words])
@@ -35,7 +41,7 @@ def run(*words: Any) -> int:
 
 def text_of(page: Path) -> str:
     """What a reader sees of a page."""
-    html = re.sub(r"<style.*?</style>", "", page.read_text(), flags=re.S)
+    html = re.sub(r"<(style|script)>.*?</\1>", "", page.read_text(), flags=re.S)
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 

@@ -76,7 +76,8 @@ def tiny(task: str, variant: str, start: str = "quick", **changes: Any) -> Any:
     model: Any = settings.model
     if task != "random-objects":
         data = replace(data, size=32)
-        model = replace(model, channels=4, slot_dim=8, mlp_dim=8)
+        width = "hidden" if task == "features" else "channels"
+        model = replace(model, slot_dim=8, mlp_dim=8, **{width: 4})
     return replace(settings, steps=20, data=data, model=model, **changes)
 
 
@@ -151,7 +152,11 @@ def test_every_section_is_there(everything: tuple[Page, str, Path]) -> None:
     )
     sections = [heading for heading in page.headings if heading.startswith(titles)]
     # In the order of the paper, whatever the order they came in.
-    assert sections == [title + part for title in titles for part in parts]
+    looked_at = "Multi-dSprites", "CLEVRER-S"
+    expected = [title + part for title in titles for part in parts]
+    for title in looked_at:
+        expected.insert(expected.index(title) + 1, f"{title}: how slots are used")
+    assert sections == expected
 
 
 def test_the_page_needs_no_other_file(everything: tuple[Page, str, Path]) -> None:
@@ -373,6 +378,30 @@ def test_the_easy_world_is_said(tmp_path: Path) -> None:
         run = write_run(tmp_path / f"{easy}", settings, metrics={"fg_ari": 0.5})
         page, _, _ = make([run], tmp_path / "page.html", n_samples=0, n_cases=0)
         assert ("Runs with data.easy see the easy version of that world" in page.words) == easy
+
+
+def test_how_slots_are_used(tmp_path: Path) -> None:
+    runs: list[Path] = []
+    for name in ("SA", "SA-MESH"):
+        settings = tiny("multi-dsprites", name)
+        runs.append(write_run(tmp_path / name, settings, metrics=SPRITES["SA"]))
+    values = json.loads((runs[1] / "evaluation.json").read_text())
+    usage = {"used": 4.25, "evenness": 0.5, "duplicates": 1.5, "background": 2.0, "n": 64}
+    values["slots"] = usage | {"entropy_1": 0.75, "entropy_2": 0.25}
+    (runs[1] / "evaluation.json").write_text(json.dumps(values))
+    page, text, _ = make(runs, tmp_path / "page.html", n_samples=0, n_cases=0)
+    [table] = re.findall(r'<section id="multi-dsprites-slots">.*?</section>', text, re.S)
+    # The other was evaluated before slots were looked at.
+    assert re.findall(r"<td.*?>(.*?)</td>", table) == [
+        "4.2 of 6",
+        "0.50",
+        "0.75 → 0.25",
+        "1.5",
+        "2.0",
+    ]
+    assert "Multi-dSprites: how slots are used" in [h.partition("↑")[0] for h in page.headings]
+    page, _, _ = make(runs[:1], tmp_path / "page.html", n_samples=0, n_cases=0)
+    assert not [heading for heading in page.headings if "slots are used" in heading]
 
 
 def test_labels_differ(tmp_path: Path) -> None:

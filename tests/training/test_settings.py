@@ -40,6 +40,7 @@ WRONG: list[tuple[str, str, list[Any]]] = [
     ("random-objects", "model.slot_dim", [0, 8]),
     ("random-objects", "optim.lr", [0.0, -1.0, NAN, INF]),
     ("random-objects", "optim.warmup", [-1]),
+    ("random-objects", "optim.warmup_part", [0.0, 1.0, -0.5, NAN]),
     ("random-objects", "optim.half_life", [0, -1]),
     ("random-objects", "optim.clip", [0.0, -1.0, NAN, INF]),
     ("random-objects", "optim.drop_at", [0.0, 1.0, -0.5, NAN]),

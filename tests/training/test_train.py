@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -115,8 +116,23 @@ def test_tensorboard_and_csv_hold_the_same(tmp_path: Path, kill: str) -> None:
     assert found == pytest.approx(table(tmp_path / "run"), rel=1e-6)
     names = {name for name, _ in found}
     assert names >= {"train/loss", "train/kl", "train/reconstruction", "train/lr", "val/tc"}
+    assert names >= {"slots/used", "slots/evenness", "slots/background", "slots/entropy_1"}
     times = [float(row["seconds"]) for row in metrics(tmp_path / "run", seconds=True)]
     assert times == sorted(times)
+
+
+def test_tensorboard_shows_the_pictures(tmp_path: Path) -> None:
+    train(tiny("multi-dsprites", "SA", tmp_path / "run"))
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), size_guidance={"images": 0})
+    events.Reload()
+    assert events.Tags()["images"] == ["samples"]
+    shown = {e.step: e for e in events.Images("samples")}
+    files = sorted((tmp_path / "run" / "pictures").iterdir())
+    assert [f"step-{step:06d}.png" for step in shown] == [file.name for file in files]
+    for event, file in zip(shown.values(), files, strict=True):
+        assert event.encoded_image_string == file.read_bytes()
+        with Image.open(file) as picture:
+            assert (event.width, event.height) == picture.size
 
 
 def test_the_bar_shows_loss_metric_and_time(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from slotmesh.readers import READERS
 from slotmesh.training.places import place_of
@@ -60,17 +58,6 @@ def classes_of_world(name: str) -> Mapping[str, Sequence[str]]:
 def classes_of_dataset(name: str) -> Mapping[str, Sequence[str]]:
     """Names of the classes of a real dataset, by the columns that hold their numbers."""
     return READERS[name].classes if name in READERS else {}
-
-
-def progress_bar(console: Console) -> Progress:
-    """The bar that all commands show."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
 
 
 def check_at_least(option: str, value: int, least: int) -> None:

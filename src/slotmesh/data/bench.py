@@ -21,6 +21,7 @@ from slotmesh.data._source import (
 )
 from slotmesh.environment import device_name
 from slotmesh.files import slug, write_whole
+from slotmesh.progress import Count
 from slotmesh.worlds import RandomObjects, Sample, VectorSample, World
 
 
@@ -58,8 +59,9 @@ def run_bench(bench: Bench, console: Console | None = None) -> Path:
         check_at_least("--threads", bench.threads, 1)
         torch.set_num_threads(bench.threads)
     try:
-        check_scenes(world, open_world(bench.world, seed=0, size=bench.size, device="cpu"))
-        result = _measure(world, bench)
+        with Count(console, f"measuring {bench.world}"):
+            check_scenes(world, open_world(bench.world, seed=0, size=bench.size, device="cpu"))
+            result = _measure(world, bench)
     finally:
         torch.set_num_threads(threads)
     torch_name = result["torch"].replace("+", "-")

@@ -10,7 +10,8 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh.data._source import DatasetName, progress_bar
+from slotmesh.data._source import DatasetName
+from slotmesh.progress import Count
 from slotmesh.readers import BadRecord, open_reader
 from slotmesh.readers.hdf5_layout import Skipped
 from slotmesh.readers.hdf5_writer import Written, write_hdf5
@@ -68,9 +69,8 @@ def run_convert(convert: Convert, console: Console | None = None) -> Written:
             else:
                 raise record
 
-    with progress_bar(console) as progress:
-        n = len(reader)
-        bar = progress.add_task(convert.dataset, total=n)
+    n = len(reader)
+    with Count(console, convert.dataset, n, transient=False) as count:
         written = write_hdf5(
             convert.out,
             records,
@@ -81,7 +81,7 @@ def run_convert(convert: Convert, console: Console | None = None) -> Written:
             | {"root": convert.root.resolve().name}
             | ({} if reader.has_masks else {"has_masks": False}),
             overwrite=convert.overwrite,
-            on_progress=lambda done: progress.update(bar, completed=done),
+            on_progress=count.update,
         )
     megabytes = written.path.stat().st_size / 1e6
     console.print(

@@ -12,9 +12,9 @@ from slotmesh.data._source import (
     WorldName,
     check_at_least,
     open_world,
-    progress_bar,
     settings_of,
 )
+from slotmesh.progress import Count
 from slotmesh.readers.hdf5_writer import Written, write_hdf5
 from slotmesh.worlds import Sample, VectorSample
 
@@ -64,8 +64,7 @@ def run_export(export: Export, console: Console | None = None) -> Written:
         for first in range(export.start + done, stop, export.batch_size):
             yield world.sample(range(first, min(first + export.batch_size, stop)))
 
-    with progress_bar(console) as progress:
-        bar = progress.add_task(export.world, total=export.n)
+    with Count(console, export.world, export.n, transient=False) as count:
         written = write_hdf5(
             export.out,
             records,
@@ -73,7 +72,7 @@ def run_export(export: Export, console: Console | None = None) -> Written:
             source=export.world,
             settings=settings_of(world) | {"start": export.start},
             overwrite=export.overwrite,
-            on_progress=lambda done: progress.update(bar, completed=done),
+            on_progress=count.update,
         )
     megabytes = written.path.stat().st_size / 1e6
     console.print(

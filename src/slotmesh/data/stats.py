@@ -20,6 +20,7 @@ from slotmesh.data._source import (
     classes_of_world,
     open_world,
 )
+from slotmesh.progress import Count
 from slotmesh.readers import HDF5Reader
 from slotmesh.worlds import WORLDS, Sample, VectorSample
 
@@ -73,8 +74,10 @@ def run_stats(stats: Stats, console: Console | None = None) -> Summary:
     console = Console() if console is None else console
     batches, names = _open(stats)
     summary = Summary()
-    for sample in batches:
-        add(summary, sample)
+    with Count(console, stats.source) as count:
+        for sample in batches:
+            add(summary, sample)
+            count.advance(len(sample))
     console.print(_table(stats.source, summary, names))
     return summary
 

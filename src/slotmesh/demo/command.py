@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import slotmesh
+from slotmesh.app.playground import render_playground
 from slotmesh.demo.copying import (
     PAPER,
     Trained,
@@ -52,7 +53,8 @@ class Demo:
     """Watch MESH break a tie, SA and SA-MESH learn to copy, and find objects in fresh scenes."""
 
     out: Path = Path("demo")
-    """Folder for the pages (index.html, report.html), the two runs and the numbers by scene."""
+    """Folder for the pages (index.html, report.html, playground.html), the two runs and the numbers
+    by scene."""
     steps: int = 400
     """Training steps of each model."""
     seed: int = 0
@@ -107,7 +109,10 @@ def run_demo(demo: Demo, console: Console | None = None) -> Path:
         torch_version=torch.__version__,
     )
     write_whole(page, html)
+    playground = demo.out / "playground.html"
+    write_whole(playground, render_playground())
     console.print(f"Pictures: [bold]{page}[/bold] (open it in a browser)")
+    console.print(f"Break ties by hand: [bold]{playground}[/bold], or run slotmesh explore")
     return page
 
 

@@ -29,6 +29,32 @@ class SlotUsage(NamedTuple):
     n_background: Tensor | None
     """int64 ``(...)``: slots that win at least ``least`` of the background. None without truth."""
 
+    def means(self) -> dict[str, float]:
+        """The mean of each number over all images, by name, as reports show them.
+
+        ``used`` and ``background`` count slots, ``duplicates`` counts pairs, ``evenness`` is from 0
+        to 1, and ``entropy_1``, ``entropy_2``, ... are those of the attention after each iteration.
+
+        Example:
+            >>> import torch
+            >>> from slotmesh.metrics import slot_usage
+            >>> masks = torch.zeros(3, 4, 4)
+            >>> masks[0, :2], masks[1, 2:] = 1.0, 1.0
+            >>> slot_usage(masks).means()["used"]
+            2.0
+        """
+        found = {
+            "used": self.n_used,
+            "evenness": self.evenness,
+            "duplicates": self.duplicates.sum((-2, -1)) / 2,
+        }
+        if self.n_background is not None:
+            found["background"] = self.n_background
+        if self.attention_entropy is not None:
+            each = self.attention_entropy.unbind(-1)
+            found |= {f"entropy_{i + 1}": value for i, value in enumerate(each)}
+        return {name: float(value.double().mean()) for name, value in found.items()}
+
 
 def slot_usage(
     masks: Masks,

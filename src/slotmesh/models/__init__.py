@@ -1,6 +1,7 @@
 """Whole networks, from images or sets to slots and predictions: the paper's, and on features."""
 
 from slotmesh.models.feature_discovery import FeatureDiscovery, FeatureOutput
+from slotmesh.models.merging import same_picture
 from slotmesh.models.model import to_unit
 from slotmesh.models.object_discovery import DiscoveryOutput, ObjectDiscovery
 from slotmesh.models.property_predictor import PropertyOutput, PropertyPredictor
@@ -19,5 +20,6 @@ __all__ = [
     "SetCopier",
     "VideoObjectDiscovery",
     "VideoOutput",
+    "same_picture",
     "to_unit",
 ]

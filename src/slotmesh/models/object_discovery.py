@@ -136,6 +136,7 @@ class ObjectDiscovery(Model):
         seed: int = 0,
         square: Square = "squeeze",
         n_slots: int | None = None,
+        merge: float | None = None,
     ) -> Segmentation:
         """Segment one image of any size, and show it in a notebook.
 
@@ -146,6 +147,8 @@ class ObjectDiscovery(Model):
             square: How it becomes as large as the model's images: ``"squeeze"`` all of it, or
                 ``"crop"`` the middle square.
             n_slots: Number of slots; default that of training.
+            merge: Merge slots whose pictures differ by at most this, from 0 to 1, so that a
+                background is one segment (:func:`~slotmesh.models.same_picture`). Default: none.
 
         Returns:
             A :class:`~slotmesh.models.Segmentation`, on the CPU.
@@ -158,4 +161,4 @@ class ObjectDiscovery(Model):
             >>> found.masks.shape, found.labels.shape
             (torch.Size([4, 90, 120]), torch.Size([90, 120]))
         """
-        return segment_image(self, image, seed=seed, square=square, n_slots=n_slots)
+        return segment_image(self, image, seed=seed, square=square, n_slots=n_slots, merge=merge)

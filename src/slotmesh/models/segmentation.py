@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slotmesh.models.feature_colours import feature_colours
+from slotmesh.models.merging import check_tolerance, merged, same_picture
 from slotmesh.palette import slot_colour
 from slotmesh.readers import photos
 
@@ -79,25 +80,44 @@ class Segmentation:
 
 
 def segment_image(
-    model: Any, image: object, *, seed: int, square: Square, n_slots: int | None
+    model: Any,
+    image: object,
+    *,
+    seed: int,
+    square: Square,
+    n_slots: int | None,
+    merge: float | None = None,
 ) -> Segmentation:
     """:meth:`ObjectDiscovery.segment`."""
+    if merge is not None:
+        check_tolerance("segment: merge", merge)
     pixels = read_image("segment", image)
     shown, small = _squared(pixels[None], model, square)
     out = _run(model, small, seed, n_slots)
-    return Segmentation(
+    found = Segmentation(
         image=shown[0],
         masks=_enlarged(out.masks, shown)[0],
         slots=out.slots[0],
         attention=out.attention[0].unflatten(-1, model.encoder.out_grid),
         reconstruction=_shown(out, model.encoder.out_grid),
     )
+    if merge is None:
+        return found
+    return _merged(found, out.masks[0], same_picture(out.rgb[0], out.masks[0], merge))
 
 
 def segment_video(
-    model: Any, video: object, *, seed: int, square: Square, n_slots: int | None
+    model: Any,
+    video: object,
+    *,
+    seed: int,
+    square: Square,
+    n_slots: int | None,
+    merge: float | None = None,
 ) -> Segmentation:
     """:meth:`VideoObjectDiscovery.segment`."""
+    if merge is not None:
+        check_tolerance("segment: merge", merge)
     whole = isinstance(video, Tensor | np.ndarray)
     if (not whole and not isinstance(video, Sequence)) or isinstance(video, str):
         raise ValueError(
@@ -113,12 +133,34 @@ def segment_video(
         )
     shown, small = _squared(torch.stack(frames), model, square)
     out = _run(model, small[None], seed, n_slots)
-    return Segmentation(
+    found = Segmentation(
         image=shown,
         masks=_enlarged(out.masks[0], shown),
         slots=out.slots[0],
         attention=out.attention[0].unflatten(-1, model.encoder.out_grid),
         reconstruction=_to_bytes(out.reconstruction[0]),
+    )
+    if merge is None:
+        return found
+    # A slot is one thing in all frames: they count as one tall picture.
+    rgb = out.rgb[0].movedim(0, -3).flatten(-3, -2)
+    masks = out.masks[0].movedim(0, -3).flatten(-3, -2)
+    return _merged(found, out.masks[0], same_picture(rgb, masks, merge))
+
+
+def _merged(found: Segmentation, masks: Tensor, group: Tensor) -> Segmentation:
+    """A segmentation with one slot per group: masks and attention add up, the largest stands."""
+    mass = masks.mean((-2, -1))
+    mass = mass if mass.ndim == 1 else mass.mean(0)
+    leads = [
+        max((k for k in range(len(group)) if group[k] == g), key=lambda k: float(mass[k]))
+        for g in range(int(group.max()) + 1)
+    ]
+    return replace(
+        found,
+        masks=merged(found.masks, group),
+        attention=merged(found.attention, group),
+        slots=found.slots[..., leads, :],
     )
 
 
@@ -176,7 +218,7 @@ def _run(model: Any, image: Tensor, seed: int, n_slots: int | None) -> Any:
         out = model(image.to(place), seed=seed, n_slots=n_slots)
     finally:
         model.train(training)
-    parts = ("reconstruction", "masks", "slots", "attention")
+    parts = ("reconstruction", "rgb", "masks", "slots", "attention")
     return type(out)._make(
         value.float().cpu().clone() if name in parts else value
         for name, value in zip(out._fields, out, strict=True)

@@ -161,6 +161,7 @@ class VideoObjectDiscovery(Model):
         seed: int = 0,
         square: Square = "squeeze",
         n_slots: int | None = None,
+        merge: float | None = None,
     ) -> Segmentation:
         """Segment the frames of one video of any size, and show them in a notebook.
 
@@ -171,6 +172,8 @@ class VideoObjectDiscovery(Model):
             square: How frames become as large as the model's: ``"squeeze"`` all of them, or
                 ``"crop"`` the middle square.
             n_slots: Number of slots; default that of training.
+            merge: Merge slots whose pictures differ by at most this, from 0 to 1, so that a
+                background is one segment (:func:`~slotmesh.models.same_picture`). Default: none.
 
         Returns:
             A :class:`~slotmesh.models.Segmentation` with frames in front, on the CPU.
@@ -182,7 +185,7 @@ class VideoObjectDiscovery(Model):
             >>> model.segment(torch.rand(2, 3, 90, 120)).masks.shape
             torch.Size([2, 4, 90, 120])
         """
-        return segment_video(self, video, seed=seed, square=square, n_slots=n_slots)
+        return segment_video(self, video, seed=seed, square=square, n_slots=n_slots, merge=merge)
 
 
 def _join(frames: list[SlotAttentionOutput]) -> SlotAttentionOutput:

@@ -234,7 +234,8 @@ class FrozenFeatures(nn.Module):
         """Normalised pixels in the precision of the backbone."""
         shape = (3, *self.resolution)
         if not isinstance(image, Tensor) or image.ndim != 4 or tuple(image.shape[1:]) != shape:
-            found = f"shape {tuple(image.shape)}" if isinstance(image, Tensor) else type(image)
+            kind: Any = type(image)  # pyright: ignore[reportUnknownVariableType]
+            found = f"shape {tuple(image.shape)}" if isinstance(image, Tensor) else kind.__name__
             raise ValueError(
                 f"FrozenFeatures: image has {found}, expected (batch, {', '.join(map(str, shape))})"
                 ". Resize it, or make the features for its size."

@@ -103,7 +103,7 @@ def discovery_sheet(
         >>> discovery_sheet(image, model(image, trace=True), model.encoder.out_grid).mode
         'RGB'
     """
-    return _draw(discovery_blocks(image, out, grid, truth))
+    return draw_blocks(discovery_blocks(image, out, grid, truth))
 
 
 def discovery_blocks(
@@ -141,7 +141,7 @@ def attention_sheet(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> 
     Returns:
         At most :data:`MOST_SAMPLES` samples below each other.
     """
-    return _draw(attention_blocks(image, attention, grid))
+    return draw_blocks(attention_blocks(image, attention, grid))
 
 
 def attention_blocks(image: Tensor, attention: Tensor, grid: tuple[int, int]) -> list[Block]:
@@ -239,7 +239,7 @@ def _visible(masks: Tensor) -> Tensor:
     return values / values.amax((-2, -1), keepdim=True).clamp(min=1 / len(values))
 
 
-def _draw(blocks: list[Block]) -> Image.Image:
+def draw_blocks(blocks: list[Block]) -> Image.Image:
     """Draw all blocks below each other; all have pictures of one size and as many slots."""
     _, pictures = blocks[0].lines[0]
     height, width = pictures[0].shape[:2]

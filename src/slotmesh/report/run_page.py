@@ -74,6 +74,8 @@ class Section:
     notes: list[str]
     metrics: list[str]
     rows: list[ResultRow]
+    diagnostics: Grid | None
+    """How slots are used, one row per run."""
     charts: list[Chart]
     more_charts: list[Chart]
     samples: list[Gallery]

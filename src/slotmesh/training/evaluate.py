@@ -13,17 +13,20 @@ import torch
 import tyro
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from slotmesh.environment import command_line, environment
 from slotmesh.files import write_whole
+from slotmesh.progress import Count
 from slotmesh.training.places import memory_checked, place_of
 from slotmesh.training.runs import Run, open_run
 from slotmesh.training.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.training.stream import EvalBatches
 from slotmesh.training.tasks import experiment
+from slotmesh.training.tasks.experiment import Experiment, Source
 
+# Test samples whose slots are looked at.
+_USAGE = 64
 # Test samples whose mean the blind baseline predicts.
 _BLIND = 256
 
@@ -142,8 +145,7 @@ def evaluate_run(
     blind_loss: list[torch.Tensor] = []
     rows: dict[str, list[torch.Tensor]] = {}
     began = time.perf_counter()
-    with _progress(console) as progress, torch.inference_mode():
-        bar = progress.add_task("evaluating", total=n)
+    with Count(console, "evaluating", n) as count, torch.inference_mode():
         for i, sample in enumerate(batches):
             total = batches.totals[i]
             noise = made.noise("test", i, total=total, device=place)
@@ -152,7 +154,7 @@ def evaluate_run(
             blind_loss.append(made.judge(blind, sample, noise, blind_metrics)["loss"])
             for name, values in {"sample": sample.index, **judged}.items():
                 rows.setdefault(name, []).append(values)
-            progress.advance(bar, total)
+            count.advance(total)
     whole = {name: torch.cat(values).cpu() for name, values in rows.items()}
     found = {
         **{k: getattr(run.settings, k) for k in ("task", "variant", "preset", "seed")},
@@ -175,6 +177,7 @@ def evaluate_run(
             "loss": float(torch.cat(blind_loss).double().mean()),
             "metrics": _computed(blind_metrics),
         },
+        "slots": _usage(made, model, source, min(n, _USAGE), size, place),
         "seconds": round(time.perf_counter() - began, 2),
         "environment": {"command": command_line()} | environment() | {"device": str(place)},
     }
@@ -182,6 +185,23 @@ def evaluate_run(
         write_whole(out / "evaluation.csv", _csv(whole))
         write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")
     return found
+
+
+@torch.inference_mode()
+def _usage(
+    made: Experiment, model: Any, source: Source, n: int, size: int, place: torch.device
+) -> dict[str, float]:
+    """How slots are used in the first samples, and in how many; empty for models without masks."""
+    means: list[tuple[int, dict[str, float]]] = []
+    for first in range(0, n, size):
+        sample = source.sample(range(first, min(first + size, n))).to(place)
+        noise = made.noise("usage", first // size, total=len(sample), device=place)
+        found = made.usage(model, sample, noise)
+        if found is None:
+            return {}
+        means.append((len(sample), found.means()))
+    names = means[0][1]
+    return {name: sum(k * one[name] for k, one in means) / n for name in names} | {"n": n}
 
 
 def strict(value: Any) -> Any:
@@ -227,14 +247,3 @@ def _table(run: Run, found: dict[str, Any]) -> Table:
     table.caption = "blind: a model that ignores its input"
     table.caption_justify = "left"
     return table
-
-
-def _progress(console: Console | None) -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    quiet = console is None or not console.is_terminal
-    return Progress(*columns, console=console, disable=quiet, transient=True)

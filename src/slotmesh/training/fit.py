@@ -12,7 +12,7 @@ from PIL import Image
 from rich.console import Console
 from torch import Tensor
 
-from slotmesh.models import ObjectDiscovery
+from slotmesh.models import FeatureDiscovery, ObjectDiscovery
 from slotmesh.models.segmentation import read_image
 from slotmesh.readers.images import Square
 from slotmesh.training.loop import run_train
@@ -31,6 +31,7 @@ def fit(
     size: int | None = None,
     batch_size: int | None = None,
     variant: str = "SA-MESH",
+    backbone: Path | str | None = None,
     start: Literal["quick", "paper"] = "quick",
     square: Square | None = None,
     masks: Path | str | None = None,
@@ -38,11 +39,11 @@ def fit(
     out: Path | str | None = None,
     device: str = "auto",
     progress: bool = True,
-) -> ObjectDiscovery:
+) -> ObjectDiscovery | FeatureDiscovery:
     """Train a model that finds the objects in your images, without labels.
 
-    It is ``slotmesh train images`` with a temporary folder, and the same defaults: steps, size and
-    shape follow from the images.
+    It is ``slotmesh train images`` (with a backbone ``slotmesh train features``) in a temporary
+    folder, with the same defaults: steps, size and shape follow from the images.
 
     Args:
         images: A folder; a list of paths, Pillow images or arrays; a tensor ``(N, 3, H, W)`` or an
@@ -52,9 +53,11 @@ def fit(
         n_slots: Number of slots: the largest number of objects, plus one for the background.
         steps: Training steps; default from the number of images.
         size: Width and height that images are resized to; default from their size, at most 32 for
-            ``"quick"`` and 64 for ``"paper"``.
+            ``"quick"`` and 64 for ``"paper"``; that of the backbone, if there is one.
         batch_size: Images per step.
         variant: Which slot attention: SA, SA-SH or SA-MESH.
+        backbone: Reconstruct the features of this frozen vision model in place of colours, which
+            photographs need: its folder, or a name such as ``facebook/dinov2-small``.
         start: Where the other settings start: ``"quick"`` is a small network, for minutes on a CPU;
             ``"paper"`` the paper's, for hours on a GPU.
         square: ``"crop"`` takes the middle square of images, ``"squeeze"`` everything; default from
@@ -87,8 +90,13 @@ def fit(
         else:
             beside = folder.with_name(f"{folder.name}-images")
             root = _write(images, beside, max(_MOST_SIDE, 2 * (size or 0)))
-        settings: Any = preset("images", variant, start, root=root, size=size)
-        data = {"root": root, "masks": None if masks is None else Path(masks)}
+        task = "images" if backbone is None else "features"
+        settings: Any = preset(task, variant, start, root=root, size=size)
+        data: dict[str, Any] = {"root": root, "masks": None if masks is None else Path(masks)}
+        model: dict[str, Any] = {"n_slots": n_slots}
+        if backbone is not None:
+            model["backbone"] = str(backbone)
+            data |= {"size": size, "cache": folder.with_name(f"{folder.name}-features")}
         data |= {"square": square} if square else {}
         data |= {"batch_size": batch_size} if batch_size else {}
         changes: dict[str, Any] = {"seed": seed, "out": folder}
@@ -101,14 +109,14 @@ def fit(
         settings = replace(
             settings,
             data=replace(settings.data, **data),
-            model=replace(settings.model, n_slots=n_slots),
+            model=replace(settings.model, **model),
             hardware=replace(settings.hardware, accelerator=accelerator),
             **changes,
         )
         run = run_train(settings, _Screen(hidden=str(temporary), quiet=not progress))
-        model = run.load_model(place)
-    assert isinstance(model, ObjectDiscovery)
-    return model
+        found = run.load_model(place)
+    assert isinstance(found, ObjectDiscovery | FeatureDiscovery)
+    return found
 
 
 class _Screen(Console):

@@ -5,6 +5,7 @@ import importlib.util
 import io
 import os
 import socket
+import struct
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,19 +14,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from slotmesh.progress import Count
 from slotmesh.training.checkpoint import replace_file
 from slotmesh.training.settings import Settings, plain
 from slotmesh.training.tasks.experiment import Experiment
-
-_COLUMNS = (
-    TextColumn("training"),
-    BarColumn(bar_width=None),
-    MofNCompleteColumn(),
-    TextColumn("{task.fields[numbers]}"),
-    TimeRemainingColumn(),
-)
 
 
 def check_logger(settings: Settings) -> None:
@@ -42,7 +35,8 @@ class Log:
 
     Args:
         made: What is trained.
-        console: For the progress bar; if it is no terminal, for a line per validation.
+        console: For the progress bar; if it is no terminal, for a line per validation, and at least
+            every 10 seconds.
         step: The step that training resumes from. Rows of later steps go: they come again.
         seconds: Time that training took so far.
         active: Whether this is the first process; the others only measure the time.
@@ -61,7 +55,13 @@ class Log:
         self._columns: list[str] = []
         self._last: dict[str, float] = {}
         self._logger: Any = None
-        self._bar = Progress(*_COLUMNS, console=console, expand=True)
+        self._count = Count(
+            console if active else None,
+            "training" if console.is_terminal else "step",
+            made.settings.steps,
+            done=step,
+            transient=False,
+        )
         self._drawn = 0.0
 
     @property
@@ -77,18 +77,15 @@ class Log:
             self._write_csv(rows)
             with self._said(self._settings.logger):
                 self._logger = _make_logger(self._settings, self._first)
-            self._bar.add_task("", total=self._settings.steps, completed=self._first, numbers="")
-            if self._console.is_terminal:
-                self._bar.start()
+        self._count.__enter__()
         return self
 
-    def __exit__(self, kind: type | None, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
+        self._count.__exit__(*error)
         if self._active:
-            if self._console.is_terminal:
-                self._bar.stop()
             with suppress(OSError):  # What it could not write was said before.
                 if self._logger is not None:
-                    self._logger.finalize("failed" if kind else "success")
+                    self._logger.finalize("failed" if error[0] else "success")
                     if self._settings.logger == "wandb":
                         # Or another run in this process would add to this one.
                         self._logger.experiment.finish()
@@ -116,7 +113,7 @@ class Log:
                 self._logger.log_metrics(numbers, step)
 
     def show(self, step: int, *, line: bool) -> None:
-        """Move the bar, a few times per second; with ``line``, at once, or else print a line."""
+        """Move the bar, a few times per second; with ``line``, at once, or print a line."""
         now = time.monotonic()
         if not self._active or (not line and now - self._drawn < 0.1):
             return
@@ -126,9 +123,15 @@ class Log:
             self._goal: self._last.get(f"val/{self._goal}"),
         }
         numbers = "  ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
-        self._bar.update(self._bar.task_ids[0], completed=step, numbers=numbers)
-        if line and not self._console.is_terminal:
-            self._console.print(f"step {step}/{self._settings.steps}  {numbers}", highlight=False)
+        self._count.update(step, note=numbers)
+        if line:
+            self._count.say()
+
+    def picture(self, step: int, png: bytes | memoryview) -> None:
+        """Show a PNG picture in TensorBoard."""
+        if isinstance(self._logger, EventFile):
+            with self._said(self._settings.logger):
+                self._logger.log_picture("samples", png, step)
 
     @contextmanager
     def _said(self, name: str) -> Iterator[None]:
@@ -181,7 +184,7 @@ def _make_logger(settings: Settings, step: int) -> Any:
 
 
 class EventFile:
-    """Writes numbers for TensorBoard at once; called as Fabric's loggers are.
+    """Writes numbers and pictures for TensorBoard at once; called as Fabric's loggers are.
 
     Fabric's own has a thread for writing: what that holds is lost in a kill, and it ends with a
     traceback if the disk is full or the folder was removed.
@@ -210,6 +213,17 @@ class EventFile:
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._write(step=step, summary=Summary(value=values))
+
+    def log_picture(self, name: str, png: bytes | memoryview, step: int) -> None:
+        """Write a PNG picture of a step."""
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
+
+        # Width and height are at a fixed place in every PNG file.
+        width, height = struct.unpack(">II", png[16:24])
+        image = Summary.Image(
+            width=width, height=height, colorspace=3, encoded_image_string=bytes(png)
+        )
+        self._write(step=step, summary=Summary(value=[Summary.Value(tag=name, image=image)]))
 
     def finalize(self, status: str) -> None:
         """Close the file."""

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 10
 # Validation samples in a picture.
 _PICTURED = 4
+# Validation samples whose slots are looked at.
+_USAGE = 16
 
 
 def run_train(settings: Settings, console: Console | None = None) -> Run:
@@ -153,10 +155,14 @@ def _steps(
         if validated:
             found = training.validate(val)
             lock.check()
+            if fabric.is_global_zero and (usage := training.usage()):
+                log.write(step, "slots", usage)
             log.write(step, "val", found)
             if fabric.is_global_zero:
                 path = settings.folder / "pictures" / f"step-{step:06d}.png"
-                replace_file(path, training.picture())
+                picture = training.picture()
+                replace_file(path, picture)
+                log.picture(step, picture)
             better = found["loss"] < training.best_loss
             training.best_loss = found["loss"] if better else training.best_loss
 
@@ -357,19 +363,32 @@ class Training:
         return {name: float(value) for name, value in found.items()}
 
     @torch.no_grad()
+    def usage(self) -> dict[str, float]:
+        """How the model uses its slots on the first validation samples; empty without masks."""
+        sample, noise = self._first(_USAGE, "usage")
+        self.judged.eval()
+        found = self.made.usage(self.judged, sample, noise)
+        self.judged.train()
+        return {} if found is None else found.means()
+
+    @torch.no_grad()
     def picture(self) -> memoryview:
         """What the model makes of the first validation samples, as the bytes of a PNG file."""
-        device = self.fabric.device
-        source, n = self.made.source("val", device)
-        count = min(_PICTURED, n or _PICTURED)
-        sample = source.sample(range(count)).to(device)
-        noise = self.made.noise("picture", 0, total=count, device=device)
+        sample, noise = self._first(_PICTURED, "picture")
         self.judged.eval()
         picture = self.made.picture(self.judged, sample, noise)
         self.judged.train()
         buffer = io.BytesIO()
         picture.save(buffer, format="PNG")
         return buffer.getbuffer()
+
+    def _first(self, n: int, purpose: str) -> tuple[Any, torch.Generator]:
+        """The first validation samples, and noise for them."""
+        device = self.fabric.device
+        source, most = self.made.source("val", device)
+        count = min(n, most or n)
+        noise = self.made.noise(purpose, 0, total=count, device=device)
+        return source.sample(range(count)).to(device), noise
 
     # ---- checkpoints ----
 

@@ -6,7 +6,7 @@
       settings.json      all settings
       environment.json   command, versions, machine
       metrics.csv        one row per logged step: train/loss, train/lr, val/...
-      tensorboard/       the same for TensorBoard (wandb/ with --logger wandb)
+      tensorboard/       the same and the pictures for TensorBoard (wandb/ with --logger wandb)
       checkpoints/       last.ckpt (to resume from), previous.ckpt (the one before it) and best.ckpt
                          (by the validation loss)
       pictures/          step-000500.png, ...

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from slotmesh.files import write_whole
 from slotmesh.metrics import ari, fg_ari, fg_miou, mbo, miou
+from slotmesh.progress import Count
 from slotmesh.readers import BadRecord
 from slotmesh.readers.listing import describe, find_files
 from slotmesh.readers.photos import load_codes
@@ -54,7 +55,11 @@ def run_score(settings: Score, console: Console | None = None) -> dict[str, Any]
     if settings.out is not None and settings.out.is_dir():
         raise ValueError(f"--out is {settings.out}, which is a folder; expected a file.")
     pairs = _pairs(settings.pred, settings.truth)
-    images = {name: _measure(*pair, settings.void) for name, pair in pairs.items()}
+    images: dict[str, dict[str, float]] = {}
+    with Count(console, "scoring", len(pairs)) as count:
+        for name, pair in pairs.items():
+            images[name] = _measure(*pair, settings.void)
+            count.advance()
     found = {
         "pred": str(settings.pred),
         "truth": str(settings.truth),

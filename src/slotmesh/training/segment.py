@@ -15,6 +15,8 @@ from rich.markup import escape
 
 from slotmesh.files import write_whole
 from slotmesh.models import FeatureDiscovery, ObjectDiscovery, Segmentation, VideoObjectDiscovery
+from slotmesh.models.merging import check_tolerance
+from slotmesh.progress import Count
 from slotmesh.readers import BadRecord, photos
 from slotmesh.readers.listing import describe, find_files
 from slotmesh.report.drawing import write
@@ -44,6 +46,9 @@ class Segment:
     """Another seed, other initial slots."""
     n_slots: int | None = None
     """Slots; as many as in training by default."""
+    merge: float | None = None
+    """Merge slots whose pictures differ by at most this, from 0 to 1, such as 0.05: a background
+    that several slots share becomes one segment. Objects of one colour do, too."""
     square: Literal["auto", "crop", "squeeze"] = "auto"
     """How an image becomes square: crop takes the middle, squeeze everything; auto: as in
     training."""
@@ -63,6 +68,8 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     at_least("seed", settings.seed, 0)
     if settings.n_slots is not None:
         at_least("n_slots", settings.n_slots, 1)
+    if settings.merge is not None:
+        check_tolerance("--merge", settings.merge)
     run = open_run(locate(settings.model))
     model: Any = run.load_model(place_of(settings.device))
     if not isinstance(model, ObjectDiscovery | FeatureDiscovery | VideoObjectDiscovery):
@@ -73,7 +80,15 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     square = settings.square
     if square == "auto":
         square = getattr(run.settings.data, "square", "squeeze")
-    options = {"seed": settings.seed, "square": square, "n_slots": settings.n_slots}
+    options: dict[str, Any] = {"seed": settings.seed, "square": square}
+    options |= {"n_slots": settings.n_slots}
+    if settings.merge is not None:
+        if isinstance(model, FeatureDiscovery):
+            raise ValueError(
+                f"--merge compares what slots look like, but {settings.model} reconstructs "
+                "features, not pixels. Leave it out."
+            )
+        options |= {"merge": settings.merge}
     paths, names = _expanded(settings.images)
     settings.out.mkdir(parents=True, exist_ok=True)
     found: list[tuple[str, Segmentation]] = []
@@ -82,16 +97,18 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         found.append((names[0], model.segment(paths, **options)))
         _write(settings.out, *found[0], names=names)
     else:
-        for path, name in zip(paths, names, strict=True):
-            try:
-                one = model.segment(path, **options)
-            except BadRecord as error:
-                bad.append(error)
-                console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
-                continue
-            _write(settings.out, name, one, names=[name])
-            if len(found) < _MOST_ROWS:
-                found.append((path.name, one))
+        with Count(console, "segmenting", len(paths)) as count:
+            for path, name in zip(paths, names, strict=True):
+                count.advance()
+                try:
+                    one = model.segment(path, **options)
+                except BadRecord as error:
+                    bad.append(error)
+                    console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
+                    continue
+                _write(settings.out, name, one, names=[name])
+                if len(found) < _MOST_ROWS:
+                    found.append((path.name, one))
     if not found:
         raise ValueError(f"None of the {len(paths)} images can be read.")
     sheet = settings.out / "sheet.png"

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from slotmesh.progress import Count
 from slotmesh.training.tasks.experiment import Experiment, Source, Split, mix
 from slotmesh.worlds.record import TensorRecord
 
@@ -234,22 +234,14 @@ class Cached:
     ) -> None:
         block = _BLOCKS.get(device.type, 64)
         self._whole: Any = None
-        columns = (
-            TextColumn("making samples"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        quiet = console is None or not console.is_terminal
-        with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-            bar = progress.add_task("making samples", total=n)
+        with Count(console, "making samples", n) as count:
             for first in range(0, n, block):
                 made = _only(source.sample(range(first, min(first + block, n))), reads)
                 if self._whole is None:
                     self._whole = made._map(lambda x: x.new_empty(n, *x.shape[1:]))
                 for kept, new in zip(tensors(self._whole), tensors(made), strict=True):
                     kept[first : first + len(new)] = new
-                progress.advance(bar, min(block, n - first))
+                count.advance(min(block, n - first))
 
     def sample(self, index: Any) -> TensorRecord:
         """The samples of these indices, as one batch."""

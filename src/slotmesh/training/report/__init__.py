@@ -12,7 +12,8 @@ from rich.markup import escape
 
 import slotmesh
 from slotmesh.files import write_whole
-from slotmesh.report.run_page import render_runs
+from slotmesh.progress import Count
+from slotmesh.report.run_page import Section, render_runs
 from slotmesh.training.places import place_of
 from slotmesh.training.report.collect import Found, collect
 from slotmesh.training.report.section import make_section
@@ -56,16 +57,19 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     groups: dict[tuple[str, str], list[Found]] = {}
     for one in sorted(found, key=lambda one: tasks.index(one.settings.task)):
         groups.setdefault((one.settings.task, one.run.experiment.title), []).append(one)
-    sections = [
-        make_section(
-            group,
-            number=i,
-            n_samples=settings.n_samples,
-            n_cases=settings.n_cases,
-            device=device,
-        )
-        for i, group in enumerate(groups.values())
-    ]
+    with Count(console, "drawing the page, part", len(groups)) as count:
+        sections: list[Section] = []
+        for i, group in enumerate(groups.values()):
+            sections.append(
+                make_section(
+                    group,
+                    number=i,
+                    n_samples=settings.n_samples,
+                    n_cases=settings.n_cases,
+                    device=device,
+                )
+            )
+            count.advance()
     command = ["slotmesh", "report", *map(str, settings.runs), "--out", str(settings.out)]
     versions = f"slotmesh {slotmesh.__version__}, torch {torch.__version__}"
     html = render_runs(_lead(found, tasks, left_out), sections, shlex.join(command), versions)

@@ -137,6 +137,32 @@ def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
     return made
 
 
+def diagnostics(found: list[Found], marks: list[Mark]) -> Grid | None:
+    """How runs use their slots, one row per run; None if none was looked at."""
+    rows: list[list[str]] = []
+    kept: list[Mark] = []
+    for one, mark in zip(found, marks, strict=True):
+        values = (one.evaluation or {}).get("slots") or {}
+        if not values:
+            continue
+        model: Any = getattr(one.settings, "model", None)
+        total = getattr(model, "n_slots", None)
+        entropies = [v for name, v in values.items() if name.startswith("entropy_")]
+        rows.append(
+            [
+                mark.label,
+                f"{values['used']:.1f}" + ("" if total is None else f" of {total}"),
+                f"{values['evenness']:.2f}",
+                " → ".join(f"{value:.2f}" for value in entropies) or "—",
+                f"{values['duplicates']:.1f}",
+                f"{values['background']:.1f}" if "background" in values else "—",
+            ]
+        )
+        kept.append(mark)
+    head = ["run", "slots used", "evenness", "attention entropy", "duplicate pairs", "background"]
+    return Grid(head, rows, kept) if rows else None
+
+
 def warnings(found: list[Found]) -> list[str]:
     """Why the numbers cannot be compared with the paper's."""
     said: list[str] = []

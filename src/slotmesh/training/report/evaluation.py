@@ -19,6 +19,7 @@ def checked(values: dict[str, Any], path: Path) -> dict[str, Any]:
         if "loss" in part:
             part["loss"] = _number(part["loss"], name, path)
     found["undefined"] = _numbers(values.get("undefined") or {}, "undefined", path)
+    found["slots"] = _numbers(values.get("slots") or {}, "slots", path)
     found["environment"] = _named(values.get("environment") or {}, "environment", path)
     for name in ("n", "batch_size"):
         size = values.get(name, 1)

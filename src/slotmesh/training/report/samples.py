@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL.Image import Image
 
 from slotmesh.report.mosaic import Mosaic, slot_mosaic
-from slotmesh.report.pictures import attention_blocks, discovery_blocks
+from slotmesh.report.pictures import Block, attention_blocks, discovery_blocks, draw_blocks
 from slotmesh.training.report.collect import Found
 
 
@@ -58,22 +59,32 @@ class SamplePainter:
         )
 
     @torch.inference_mode()
-    def draw(self, index: int, *, trace: bool) -> list[Mosaic]:
-        """One test sample, with the attention of every iteration or of the last."""
-        sample = self.source.sample([index]).to(self.device)
-        noise = self.noise(index)
+    def draw(self, index: int, *, trace: bool) -> Image:
+        """One test sample, with the attention of every iteration or of the last, as a picture."""
+        sample, noise = self._sample(index)
+        if not hasattr(sample, "image"):
+            return self.experiment.picture(self.model, sample, noise)
+        return draw_blocks(self._blocks(sample, noise, trace))
+
+    @torch.inference_mode()
+    def mosaics(self, index: int, *, trace: bool) -> list[Mosaic]:
+        """The same for a page: one, or one per frame of a video."""
+        sample, noise = self._sample(index)
         if not hasattr(sample, "image"):
             return [self.experiment.mosaic(self.model, sample, noise)]
+        return [slot_mosaic(block) for block in self._blocks(sample, noise, trace)]
+
+    def _sample(self, index: int) -> tuple[Any, torch.Generator]:
+        return self.source.sample([index]).to(self.device), self.noise(index)
+
+    def _blocks(self, sample: Any, noise: torch.Generator, trace: bool) -> list[Block]:
         out = self.model(sample.image, generator=noise, trace=trace)
         grid = self.model.encoder.out_grid
         if hasattr(out, "masks"):
             # Without masks there is no truth to show.
             truth = sample.mask if getattr(self.experiment, "has_masks", True) else None
-            blocks = discovery_blocks(sample.image, out, grid, truth=truth)
-        else:
-            attention = out.trace if trace else out.attention
-            blocks = attention_blocks(sample.image, attention, grid)
-        return [slot_mosaic(block) for block in blocks]
+            return discovery_blocks(sample.image, out, grid, truth=truth)
+        return attention_blocks(sample.image, out.trace if trace else out.attention, grid)
 
 
 def best_and_worst(found: Found, n: int) -> tuple[str, list[int], list[int]]:

@@ -52,6 +52,7 @@ def make_section(
         notes=compare.notes(found, marks),
         metrics=[compare.heading(name) for name in metrics],
         rows=compare.result_rows(found, marks, metrics),
+        diagnostics=compare.diagnostics(found, marks),
         charts=charts,
         more_charts=more,
         samples=samples,
@@ -104,7 +105,7 @@ def _charts(found: list[Found], marks: list[Mark]) -> tuple[list[Chart], list[Ch
     first = [name for name in (f"val/{goal.metric}",) if name in names]
     first += [n for n in names if n.startswith("val/") and n not in first and n != "val/loss"]
     first += [name for name in ("val/loss", "train/loss") if name in names]
-    rest = [name for name in names if name.startswith("train/") and name not in first]
+    rest = [n for n in names if n.startswith(("slots/", "train/")) and n not in first]
     blind = compare.blind_values(found)
     made: list[list[Chart]] = [[], []]
     for charts, wanted in zip(made, (first, rest), strict=True):
@@ -114,7 +115,7 @@ def _charts(found: list[Found], marks: list[Mark]) -> tuple[list[Chart], list[Ch
                 continue
             room, _, metric = name.partition("/")
             words = compare.NAMES.get(metric, metric.replace("_", " "))
-            prefix = "validation" if room == "val" else "training"
+            prefix = {"val": "validation", "slots": "slots:"}.get(room, "training")
             charts.append(
                 chart(
                     f"{prefix} {words}",
@@ -165,7 +166,7 @@ def _pictures(
 def _picture(
     painter: SamplePainter, found: Found, mark: Mark, index: int, *, trace: bool
 ) -> Picture:
-    drawn = painter.draw(index, trace=trace)
+    drawn = painter.mosaics(index, trace=trace)
     known = {name: values[index] for name, values in found.by_sample.items() if index < len(values)}
     known.pop("sample", None)
     # The loss last: it is the metric that is spoken of.

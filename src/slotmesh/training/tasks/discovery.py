@@ -11,7 +11,7 @@ from slotmesh.training.published import Row, percent
 from slotmesh.training.settings import ImageData, Optim, Settings, at_least
 from slotmesh.training.tasks.blind import Constant, grid_masks
 from slotmesh.training.tasks.experiment import Experiment, Goal, Source, Split
-from slotmesh.training.tasks.image_model import ImageModel
+from slotmesh.training.tasks.image_model import ImageModel, image_usage
 from slotmesh.training.tasks.sources import open_source
 from slotmesh.training.variants import VARIANTS, MeshSettings, TransportSettings
 from slotmesh.worlds import Sample
@@ -19,6 +19,8 @@ from slotmesh.worlds import Sample
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torchmetrics import Metric
+
+    from slotmesh.metrics import SlotUsage
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,10 @@ class Discovery(Experiment):
         masks = grid_masks(self.settings.model.n_slots, size, size).to(image.device)
         # Of a video, the same grid in every frame.
         return Constant(reconstruction=image, masks=masks.repeat(*image.shape[:-3], 1, 1, 1))
+
+    def usage(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> "SlotUsage":
+        """How the model uses its slots."""
+        return image_usage(model, sample, noise, truth=getattr(self, "has_masks", True))
 
     def picture(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> "Image":
         """Images, reconstructions, attention and masks of every slot."""

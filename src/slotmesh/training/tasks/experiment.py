@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torchmetrics import Metric
 
+    from slotmesh.metrics import SlotUsage
     from slotmesh.report.mosaic import Mosaic
 
 Split = Literal["train", "val", "test"]
@@ -129,6 +130,10 @@ class Experiment(ABC):
     @abstractmethod
     def picture(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Image":
         """A picture of what the model does with a few samples."""
+
+    def usage(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "SlotUsage | None":
+        """How the model uses its slots; None if it makes no masks of images."""
+        return None
 
     def mosaic(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Mosaic":
         """One sample that has no image, for reports: :meth:`picture`, unless there is better."""

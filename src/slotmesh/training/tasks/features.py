@@ -36,6 +36,8 @@ from slotmesh.worlds.record import TensorRecord
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from slotmesh.metrics import SlotUsage
+
 S = TypeVar("S", bound=Settings)
 
 _THREADS = 8
@@ -373,6 +375,15 @@ class Features(FolderTask, Experiment):
         place = sample.features.device
         masks = grid_masks(self.settings.model.n_slots, self.size, self.size).to(place)
         return Constant(reconstruction=sample.features.float().mean(0), masks=masks)
+
+    def usage(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "SlotUsage":
+        """How the model uses its slots."""
+        from slotmesh.metrics import slot_usage
+
+        features = sample.features.float()
+        out = model(sample.image, features=features, generator=noise, trace=True)
+        truth = sample.mask if self.has_masks else None
+        return slot_usage(out.masks.float(), slots=out.slots.float(), trace=out.trace, truth=truth)
 
     def picture(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Image":
         """Images, features, reconstructions, attention and masks of every slot."""

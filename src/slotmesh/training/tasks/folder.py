@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from slotmesh.progress import Count
 from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader
 from slotmesh.worlds import Sample
 
@@ -46,10 +46,10 @@ def load(reader: ImageReader | VideoReader, most: int | None, console: Console) 
     bad: list[BadRecord] = list(getattr(reader, "short", []))
     found: list[Sample] = []
     kept = 0
-    with ThreadPoolExecutor(_THREADS) as pool, _progress(console) as progress:
-        bar = progress.add_task(f"reading {reader.split}", total=len(groups))
+    what = f"reading {reader.split}"
+    with ThreadPoolExecutor(_THREADS) as pool, Count(console, what, len(groups)) as count:
         for part in pool.map(_reading(reader), groups):
-            progress.advance(bar)
+            count.advance()
             if isinstance(part, BadRecord):
                 # A mask that does not fit is a mistake; so many images cannot be left out unseen.
                 if reader.masks is not None and part.path.is_relative_to(reader.masks):
@@ -135,8 +135,3 @@ def _memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return 16 << 30
-
-
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

@@ -1,10 +1,15 @@
-"""Settings that the networks for images share."""
+"""What the networks for images share: settings, and how their slots are looked at."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from slotmesh.training.settings import InitName, at_least
 from slotmesh.training.tasks.experiment import INITIALIZERS
+
+if TYPE_CHECKING:
+    from slotmesh.metrics import SlotUsage
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,21 @@ class ImageModel:
         """Raise a ValueError that names the flag of a wrong setting."""
         for name in ("n_slots", "n_iters", "channels", "slot_dim", "mlp_dim"):
             at_least(f"model.{name}", getattr(self, name), 1)
+
+
+def image_usage(
+    model: Any, sample: Any, noise: torch.Generator, *, truth: bool = True
+) -> "SlotUsage":
+    """How a model that makes masks uses its slots, per image or per frame of a video.
+
+    Args:
+        model: Of object discovery.
+        sample: Images, with true masks if ``truth``.
+        noise: For initial slots and MESH.
+        truth: Whether to count the slots that share the background.
+    """
+    from slotmesh.metrics import slot_usage
+
+    out = model(sample.image, generator=noise, trace=True)
+    mask = sample.mask if truth else None
+    return slot_usage(out.masks.float(), slots=out.slots.float(), trace=out.trace, truth=mask)

@@ -1,0 +1,1 @@
+"""The page in the browser: `slotmesh explore`, and the playground of the documentation."""
