@@ -14,6 +14,8 @@ from latex2mathml.converter import convert
 def mathml(latex: str, display: str) -> str:
     """A formula as MathML, with its LaTeX as the text to copy."""
     drawn = convert(latex.strip(), display=display)
+    # A name of a function and its argument stand apart.
+    drawn = drawn.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em"/>')
     return drawn.replace("<math ", f'<math aria-label="{escape(" ".join(latex.split()))}" ', 1)
 
 

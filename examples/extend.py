@@ -3,9 +3,8 @@ A transport, a world and a task of your own
 ===========================================
 
 One class and one line each add them to the command line, with presets, checkpoints and reports:
-``python examples/extend.py train squares --variant SA-top2``. **You should see** new images of the
-new world, and which part of them each slot holds after a short training of the new task with the
-new transport: at each place at most two slots compete. Nothing in slotmesh was changed.
+``python examples/extend.py train squares --variant SA-top2``. **You should see** images of the new
+world, and which part of them each slot holds after a short training.
 """
 
 import sys

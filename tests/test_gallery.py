@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +128,6 @@ def test_hyper_connections() -> None:
 
 
 def test_own_images() -> None:
-    out = run("own_images", ("STEPS = 500", "STEPS = 2"), ("squares(600)", "squares(12)"))
-    assert out["found"][0].masks.shape == (3, 16, 16)
-    assert re.fullmatch(r"-?\d\.\d\d\n", out["said"])
+    out = run("own_images", ("range(16)", "range(4)"))
+    assert out["found"][0].masks.shape == (6, 64, 64)
+    assert min(out["scores"]) > 0.8

@@ -63,5 +63,5 @@ def test_a_page_of_the_gallery(tmp_path: Path) -> None:
     made = jupyter_notebook(blocks, dict(DEFAULT_GALLERY_CONF), str(tmp_path))
     outputs = run(nbformat.reads(json.dumps(made), as_version=4), tmp_path)
     assert pictures(outputs) == 1
-    [said] = [output.text for output in outputs if output.output_type == "stream"]
+    said = "".join(output.text for output in outputs if output.get("name") == "stdout")
     assert "Softmax: 0.000" in said

@@ -87,10 +87,10 @@ def test_the_page_has_the_numbers() -> None:
     step = row_of("multi-dsprites", variant="SA", precision="bf16", preset="paper")
     runs = row_of("random-objects", replicas=15, steps_timed=500, extrapolated_s=43.2)
     result = result_of(ops=sweep(), steps=[step], table1=[runs])
-    text = page.filled(f"a\n{page.BEGIN}\nold\n{page.END}\nb\n", {"h200": result})
+    text = page.filled(f"a\n{page.BEGIN}\nstale\n{page.END}\nb\n", {"h200": result})
     assert text.startswith(f"a\n{page.BEGIN}\n")
     assert text.endswith(f"{page.END}\nb\n")
-    assert "old" not in text
+    assert "stale" not in text
     assert "## NVIDIA H200, torch 2.11.0+cu130" in text
     assert "images/speed/h200.svg" in text
     # 3 * 4096 * 11 / 1e4 = 13.5168 ms; the baseline's 27 are twice that.
@@ -98,6 +98,8 @@ def test_the_page_has_the_numbers() -> None:
     assert "n = 16,384 takes 4.00 times as long as n = 4,096" in text
     assert "| SA-MESH |" not in text
     assert "43 s" in text
+    # Tables are folded, pictures are not.
+    assert text.count(":::{fold} ") == text.count("\n:::\n") == 5
     assert page.filled(text, {"h200": result}) == text
     with pytest.raises(ValueError, match="no lines"):
         page.filled("nothing", {})
