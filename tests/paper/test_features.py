@@ -13,6 +13,7 @@ from rich.console import Console
 import paper.features
 from paper import COMMANDS, FeaturesStudy, run_features
 from slotmesh.nn import FrozenFeatures
+from slotmesh.worlds import make_world
 
 pytest.importorskip("transformers")
 TINY = FeaturesStudy(
@@ -61,6 +62,10 @@ def test_one_result_for_both_variants(tmp_path: Path, monkeypatch: pytest.Monkey
     encoder = FrozenFeatures(tmp_path / "runs" / "encoder")
     assert encoder.out_grid == (4, 4)
     assert encoder.normalisation == ((0.5,) * 3, (0.5,) * 3)
+    images = make_world("clevrtex", seed=0, size=16).sample(range(4)).image
+    values = encoder(images).flatten(0, 1)
+    torch.testing.assert_close(values.mean(0), torch.zeros(16), atol=1e-4, rtol=0)
+    torch.testing.assert_close(values.std(0), torch.ones(16), atol=1e-3, rtol=0)
     # The same command has nothing left to train.
     monkeypatch.setattr(paper.features, "_render", None)
     again = run_features(asked(tmp_path), Console(file=screen, width=200))
