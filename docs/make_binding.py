@@ -6,7 +6,7 @@ from PIL import Image
 
 from slotmesh.training.runs import open_run
 from slotmesh.training.weights import find
-from slotmesh.worlds import make_world
+from slotmesh.worlds import MultiDSprites
 
 # A scene that none of the weights was trained on.
 SEED, SCENE = 2001, 4
@@ -14,7 +14,7 @@ SEED, SCENE = 2001, 4
 
 def draw(images: Path) -> None:
     """Make the three pictures."""
-    scene = make_world("multi-dsprites", seed=SEED, size=64).sample([SCENE]).image[0]
+    scene = MultiDSprites(seed=SEED).sample([SCENE]).image[0]
     for name, variant, merge in (
         ("binding-sa", "sa", None),
         ("binding-sa-mesh", "sa-mesh", None),

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -79,3 +80,13 @@ def open_page(browser: "Browser", url: str = "about:blank", **options: Any) -> I
         assert not errors, errors
     finally:
         context.close()
+
+
+def violations(page: "Page") -> list[str]:
+    """What axe finds wrong for people who cannot see, or not well; nothing where it is missing."""
+    if find_spec("axe_playwright_python") is None:
+        return []
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]

@@ -11,7 +11,7 @@ from slotmesh import emd, mesh, sinkhorn
 from slotmesh.app.playground import render_playground
 from slotmesh.ops import entropy
 
-from ..browser import WIDTHS, open_page
+from ..browser import WIDTHS, open_page, violations
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -200,6 +200,7 @@ def test_windows(browser: "Browser", width: int, scheme: Any) -> None:
         box = page.get_by_role("slider", name="Slot C").bounding_box()
         assert box is not None
         assert 0 < box["x"] < width - box["width"]
+        assert violations(page) == []
         page.get_by_label("Example").select_option("Four equal slots, four groups")
         page.get_by_role("button", name="Costs").click()
         page.get_by_label("Cost of slot D and input 12").wait_for()

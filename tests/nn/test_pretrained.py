@@ -353,6 +353,8 @@ def test_settings_and_repr_are_the_arguments():
         "marginals": "learned",
         "mass": 2.0,
         "grad": "unroll",
+        "share": None,
+        "penalty": None,
     }
     assert part.settings() == expected
     assert repr(part) == "Sinkhorn(" + ", ".join(f"{k}={v!r}" for k, v in expected.items()) + ")"

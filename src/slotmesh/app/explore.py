@@ -1,6 +1,7 @@
 """``slotmesh explore``: a page in the browser to play with ties, objects and properties."""
 
 import os
+import socket
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated
@@ -45,6 +46,7 @@ def run_explore(settings: Explore, console: Console | None = None) -> None:
         )
     if settings.port is not None and not 1 <= settings.port <= 65535:
         raise ValueError(f"--port is {settings.port}, expected 1 to 65535.")
+    _check_address(settings)
     # Read when Gradio is imported: it reports to nobody.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -75,12 +77,28 @@ def run_explore(settings: Explore, console: Console | None = None) -> None:
             **appearance(),
         )
     except OSError as error:
-        at = settings.host if settings.port is None else f"{settings.host}:{settings.port}"
-        raise ValueError(
-            f"The page cannot be served at {at}: the port is taken, or the address is not one of "
-            "this machine. Pass another --port or --host, or leave them out."
-        ) from error
+        raise _unreachable(settings) from error
     console.print(f"Explore at [bold]{escape(url)}[/bold] (Ctrl+C to stop)", highlight=False)
     if settings.host not in _LOCAL:
         console.print("Whoever can reach this machine can use the page.", highlight=False)
     page.block_thread()
+
+
+def _check_address(settings: Explore) -> None:
+    """Raise a ValueError before anything is loaded if the page cannot be served there."""
+    kind = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        with socket.socket(kind, socket.SOCK_STREAM) as test:
+            # As the server does: a port whose last user has just left is free.
+            test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            test.bind((settings.host, settings.port or 0))
+    except OSError as error:
+        raise _unreachable(settings) from error
+
+
+def _unreachable(settings: Explore) -> ValueError:
+    at = settings.host if settings.port is None else f"{settings.host}:{settings.port}"
+    return ValueError(
+        f"The page cannot be served at {at}: the port is taken, or the address is not one of this "
+        "machine. Pass another --port or --host, or leave them out."
+    )

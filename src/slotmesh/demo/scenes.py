@@ -119,7 +119,7 @@ def try_weights(run: Run, seed: int, out: Path, console: Console) -> Weights:
     data = replace(data, root=None, seed=seed, test_size=SCENES, batch_size=_BATCH)
     run = replace(run, experiment=experiment(replace(run.settings, data=data), moved=True))
     where = out / run.settings.variant
-    found = evaluate_run(run, out=where, device="cpu", console=console)
+    found = evaluate_run(run, out=where, device="cpu", console=console, usage=False)
     return Weights(
         run.settings.variant,
         Found(run.folder, run, whole=True, row=None, evaluation=found),

@@ -217,9 +217,11 @@ def step_length(task: Problem, settings: SolverSettings) -> float | Tensor:
         return settings.length
     if task.slots is None and task.inputs is None:
         return settings.length * float(m * n) ** 0.5
-    slots = task.cost.new_tensor(m) if task.slots is None else task.slots.sum(-1)
-    inputs = task.cost.new_tensor(n) if task.inputs is None else task.inputs.sum(-1)
-    return settings.length * (slots * inputs).to(task.cost.dtype).sqrt()[..., None, None]
+    # One is a tensor; the other is no tensor either, because copying it would wait for a GPU.
+    slots = m if task.slots is None else task.slots.sum(-1)
+    inputs = n if task.inputs is None else task.inputs.sum(-1)
+    entries = torch.as_tensor(slots * inputs)
+    return settings.length * entries.to(task.cost.dtype).sqrt()[..., None, None]
 
 
 def _unit(grad: Tensor) -> Tensor:

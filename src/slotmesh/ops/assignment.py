@@ -11,8 +11,16 @@ from slotmesh.ops import checks
 from slotmesh.ops._fused import use_solver
 from slotmesh.ops._native import exact
 from slotmesh.ops._native.exact import use_exact
+from slotmesh.ops._pairs import check_pairs, dear
 from slotmesh.ops._private import custom_op, register_vmap
-from slotmesh.ops.problem import Given, check_problem, clean_cost
+from slotmesh.ops.problem import (
+    Given,
+    check_problem,
+    clean_cost,
+    compute_dtype,
+    expanded_masks,
+    real_entries,
+)
 
 AssignBackend = Literal["auto", "cpu", "scipy", "triton"]
 
@@ -103,6 +111,7 @@ def assign(
     *,
     slot_mask: Tensor | None = None,
     input_mask: Tensor | None = None,
+    pair_mask: Tensor | None = None,
     maximize: bool = False,
     backend: AssignBackend = "auto",
 ) -> Tensor:
@@ -112,6 +121,8 @@ def assign(
         cost: ``(..., m, n)``, rows are slots, columns are inputs.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
+        pair_mask: ``(..., m, n)``, True where slot and input may be matched, whatever other costs
+            are. As many slots as possible get an input, at minimal cost.
         maximize: Maximise the total instead.
         backend: ``"cpu"`` (C code, a batch over all cores: this waits for a GPU; needs the C
             library, see :func:`slotmesh.ops.backends`), ``"scipy"`` (the same, one problem after
@@ -122,8 +133,8 @@ def assign(
 
     Returns:
         ``(..., m)`` int64, the input of each slot; -1 for padded slots, and for slots left over
-        if there are more slots than inputs. If a cost is not finite, the kernel on a GPU returns -1
-        for all slots of its batch element; the others raise ValueError.
+        if there are more slots than inputs or no allowed pairs. If a cost is not finite, the kernel
+        on a GPU returns -1 for all slots of its batch element; the others raise ValueError.
 
     Example:
         >>> import torch
@@ -133,11 +144,16 @@ def assign(
     """
     checks.check_instance("assign", "maximize", maximize, bool, "True or False")
     checks.check_choice("assign", "backend", backend, ("auto", "cpu", "scipy", "triton"))
-    given = Given("assign", cost, None, None, slot_mask, input_mask)
+    checks.check_matrix("assign", "cost", cost)
+    given = Given("assign", cost.detach(), None, None, slot_mask, input_mask)
     batch, (m, n) = check_problem(given), cost.shape[-2:]
+    if pair_mask is not None:
+        check_pairs(given, pair_mask)
+        batch = checks.broadcast_shapes(batch, pair_mask.shape[:-2])
+        given = _forbid(given, pair_mask.expand(*batch, m, n), maximize=maximize)
     if checks.can_read_values(*given.tensors()):
         clean_cost(given)  # for its errors
-    flat = cost.detach().expand(*batch, m, n).reshape(-1, m, n)
+    flat = given.cost.expand(*batch, m, n).reshape(-1, m, n)
     slots, inputs = (
         None if x is None else x.expand(*batch, x.shape[-1]).reshape(-1, x.shape[-1])
         for x in (slot_mask, input_mask)
@@ -150,4 +166,19 @@ def assign(
         partner = assign_small(flat, slots, inputs, maximize)
     else:
         partner = assign_batch(flat, slots, inputs, maximize, backend)
-    return partner.reshape(*batch, m)
+    partner = partner.reshape(*batch, m)
+    if pair_mask is None:
+        return partner
+    matched = partner.clamp(min=0).unsqueeze(-1)
+    allowed = pair_mask.expand(*batch, m, n).gather(-1, matched).squeeze(-1)
+    return torch.where(allowed, partner, -1)
+
+
+def _forbid(given: Given, pairs: Tensor, *, maximize: bool) -> Given:
+    """The same problem, in which one pair that is not allowed outweighs all others."""
+    (m, n), sign = pairs.shape[-2:], -1.0 if maximize else 1.0
+    real = real_entries(*expanded_masks(given, tuple(pairs.shape[:-2])))
+    allowed = pairs if real is None else pairs & real
+    cost = sign * given.cost.to(compute_dtype(given.cost)).expand(pairs.shape)
+    largest = torch.where(allowed, cost, 0.0).abs().amax((-2, -1), keepdim=True)
+    return given._replace(cost=sign * dear(cost, allowed, float(min(m, n)), 1.0 + largest))

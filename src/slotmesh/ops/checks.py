@@ -140,6 +140,15 @@ def as_real(op: str, name: str, value: object, *, positive: bool = False) -> flo
     return number
 
 
+def as_number(op: str, name: str, value: object) -> float:
+    """Check for a finite number of any sign; accepts NumPy's numbers and returns Python's."""
+    number = _plain(value)
+    good = isinstance(number, int | float) and not isinstance(number, bool)
+    if not good or not math.isfinite(number):
+        raise ValueError(f"{op}: {name} is {value!r}, expected a finite number.")
+    return float(number)
+
+
 def _plain(value: Any) -> Any:
     """A NumPy scalar as a Python number; everything else unchanged."""
     if isinstance(value, int | float) or not isinstance(value, Real):

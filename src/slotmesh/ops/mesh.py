@@ -10,6 +10,7 @@ from slotmesh.ops._cpu import cpu_transport, quick_problem, use_c
 from slotmesh.ops._fused import BACKENDS, Backend, fused_transport, use_kernel
 from slotmesh.ops._implicit import implicit_plan
 from slotmesh.ops._naive import descend, solve, step_length
+from slotmesh.ops._pairs import framed
 from slotmesh.ops.objectives import EntropyObjective, Objective
 from slotmesh.ops.problem import (
     CONVERGED,
@@ -22,8 +23,9 @@ from slotmesh.ops.problem import (
     marginal_error,
     problem,
     real_entries,
+    temperature_of,
 )
-from slotmesh.ops.sinkhorn import sinkhorn
+from slotmesh.ops.sinkhorn import solved
 from slotmesh.ops.transport import Transport
 
 MeshGrad = Literal["straight_through", "implicit", "unroll", "truncated"]
@@ -50,6 +52,8 @@ def mesh(
     generator: torch.Generator | None = None,
     slot_mask: Tensor | None = None,
     input_mask: Tensor | None = None,
+    pair_mask: Tensor | None = None,
+    dustbin: float | Tensor | None = None,
     potentials: PotentialsMode | None = None,
     objective: Objective | None = None,
     grad: MeshGrad = "straight_through",
@@ -83,6 +87,10 @@ def mesh(
         generator: Source of the noise, for reproducible results.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
+        pair_mask: ``(..., m, n)``, True where slot and input may be paired; as for
+            :func:`slotmesh.sinkhorn`. Pairs that are not allowed count as entries of ``step``.
+        dustbin: As for :func:`slotmesh.sinkhorn`: cost of leaving an element without a partner, a
+            row and a column more, also of ``noise`` and of the result.
         potentials: Each step starts its Sinkhorn from the potentials of the step before.
             ``"detach"`` (the default, except for ``"unroll"``) passes on their values only;
             ``"reuse"`` (the default for ``"unroll"``) their graph as well, as the authors' code
@@ -146,7 +154,10 @@ def mesh(
         fresh=potentials == "fresh",
         reuse=potentials == "reuse",
     )
-    given = Given("mesh", cost, a, b, slot_mask, input_mask, temperature)
+    given, frame = Given("mesh", cost, a, b, slot_mask, input_mask, temperature), None
+    if dustbin is not None or pair_mask is not None:
+        frame = framed(given, dustbin, pair_mask)
+        given = frame.given
     beyond = f"grad is '{grad}'" if settings.unroll else None
     beyond = beyond if objective is None else "objective is given"
     drawn, sigma = _draw(given, noise, generator)
@@ -155,9 +166,10 @@ def mesh(
         t = fused_transport(given, settings, noise=drawn)
     else:
         t = _elsewhere(given, backend, settings, beyond, drawn, objective)
-    if n_iters is None and lr is None and _nearly_square(*cost.shape[-2:]):
+    if n_iters is None and lr is None and _nearly_square(*given.cost.shape[-2:]):
         t = _converge(given, t, settings, backend)
-    return t
+    t = t._replace(temperature=temperature_of(given, t.u))
+    return t if frame is None else frame.finish(t)
 
 
 def _nearly_square(m: int, n: int) -> bool:
@@ -202,18 +214,11 @@ def _elsewhere(
 
 def _converge(given: Given, t: Transport, settings: SolverSettings, backend: Backend) -> Transport:
     """Continue the last Sinkhorn until both marginals hold."""
-    _, _, a, b, slot_mask, input_mask, temperature = given
-    longer = sinkhorn(
-        t.cost,
-        a,
-        b,
-        n_iters=N_LAST - settings.n_iters,
-        temperature=temperature,
-        init=(t.u, t.v),
-        slot_mask=slot_mask,
-        input_mask=input_mask,
-        grad="implicit" if settings.implicit else "unroll",
-        backend=backend,
+    longer = solved(
+        given._replace(op="sinkhorn", cost=t.cost),
+        SolverSettings(n_iters=N_LAST - settings.n_iters, implicit=settings.implicit),
+        (t.u, t.v),
+        backend,
     )
     return longer._replace(
         plan=longer.plan.to(given.cost.dtype), n_iters=longer.n_iters + settings.n_iters

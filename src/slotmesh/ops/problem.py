@@ -93,10 +93,10 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
-def problem(given: Given) -> Problem:
-    """Check the arguments and fill in the defaults."""
+def problem(given: Given, *, balanced: bool = True) -> Problem:
+    """Check the arguments and fill in the defaults; ``balanced`` requires equal total masses."""
     clean, slots, inputs = clean_cost(given)
-    a, b = marginals(given, slots, inputs, clean)
+    a, b = marginals(given, slots, inputs, clean, balanced=balanced)
     tau = scaled_temperature(given, tuple(clean.shape[:-2]))
     return Problem(clean, a, b, log_marginal(a), log_marginal(b), slots, inputs, tau)
 
@@ -158,7 +158,12 @@ def expanded_masks(given: Given, batch: tuple[int, ...]) -> tuple[Tensor | None,
 
 
 def marginals(
-    given: Given, slots: Tensor | None, inputs: Tensor | None, like: Tensor
+    given: Given,
+    slots: Tensor | None,
+    inputs: Tensor | None,
+    like: Tensor,
+    *,
+    balanced: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """The masses (*batch, m) and (*batch, n) of a matrix ``like``, defaults filled in."""
     op, a, b = given.op, given.a, given.b
@@ -172,7 +177,7 @@ def marginals(
         full_b = _spread(full_a.sum(-1, keepdim=True), inputs, (*batch, n))
     if full_a is None:
         full_a = _spread(full_b.sum(-1, keepdim=True), slots, (*batch, m))
-    if a is not None and b is not None:
+    if balanced and a is not None and b is not None:
         _check_totals(op, full_a, full_b, a, b)
     return full_a, full_b
 
@@ -226,6 +231,13 @@ def scaled_temperature(given: Given, batch: tuple[int, ...]) -> float | Tensor:
             "0. Use softplus or exp to make a learned temperature."
         )
     return temperature.to(compute_dtype(given.cost))[..., None, None]
+
+
+def temperature_of(given: Given, u: Tensor) -> Tensor:
+    """The temperature as a tensor (*batch), for potentials (*batch, m)."""
+    tau = given.temperature
+    tau = tau.to(u.dtype) if isinstance(tau, Tensor) else u.new_full((), float(tau))
+    return tau.expand(u.shape[:-1])
 
 
 def _spread(total: Tensor, mask: Tensor | None, shape: tuple[int, ...]) -> Tensor:

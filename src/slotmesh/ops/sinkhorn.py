@@ -9,6 +9,7 @@ from slotmesh.ops._cpu import cpu_transport, quick_problem, use_c
 from slotmesh.ops._fused import BACKENDS, Backend, fused_transport, use_kernel
 from slotmesh.ops._implicit import implicit_plan
 from slotmesh.ops._naive import solve
+from slotmesh.ops._pairs import framed
 from slotmesh.ops.problem import (
     CONVERGED,
     Given,
@@ -17,7 +18,9 @@ from slotmesh.ops.problem import (
     full_precision,
     marginal_error,
     problem,
+    temperature_of,
 )
+from slotmesh.ops.relaxed import relaxation, relaxed_transport
 from slotmesh.ops.transport import Transport
 
 SinkhornGrad = Literal["unroll", "implicit"]
@@ -34,6 +37,10 @@ def sinkhorn(
     init: tuple[Tensor, Tensor] | None = None,
     slot_mask: Tensor | None = None,
     input_mask: Tensor | None = None,
+    pair_mask: Tensor | None = None,
+    dustbin: float | Tensor | None = None,
+    share: float | None = None,
+    penalty: float | tuple[float, float] | None = None,
     grad: SinkhornGrad = "unroll",
     backend: Backend = "auto",
 ) -> Transport:
@@ -65,6 +72,20 @@ def sinkhorn(
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real. Masked elements get no mass and
             have no effect, whatever their costs.
+        pair_mask: ``(..., m, n)``, True where slot and input may be paired; other pairs get no
+            mass, whatever their costs. A slot or input with mass needs at least one allowed pair:
+            otherwise this is an error on the CPU, and on a GPU the element counts as padding.
+        dustbin: Cost of leaving a slot or an input without a partner, a number or a tensor that
+            broadcasts against the batch dimensions and can be learned (SuperGlue's score is minus
+            this). Adds a row and a column of this cost to the problem and **to the result**, whose
+            plan is ``(..., m + 1, n + 1)``. Every slot and input has mass 1 by default, and each
+            dustbin the mass of the other side, so the totals of ``a`` and ``b`` may differ.
+        share: Partial transport: sums are at most the masses, whose totals may differ, and this
+            share of the smaller total is transported, above 0 and at most 1.
+        penalty: Unbalanced transport: sums may differ from the masses for this factor of the
+            Kullback-Leibler divergence, in the unit of the cost; a pair is for slots and inputs,
+            ``math.inf`` for exact sums. The entropy is that of the plan itself (POT's
+            ``reg_type="entropy"``).
         grad: ``"unroll"`` differentiates through the iterations and is exact at any number of
             them; ``"implicit"`` differentiates the fixed point: constant memory, exact once
             converged, and only the plan carries a gradient, not ``u`` and ``v``.
@@ -73,10 +94,12 @@ def sinkhorn(
             ``"cpu"``, C code, several times as fast as torch on a CPU (float32 or less, no ``tol``,
             not inside ``torch.compile`` or ``torch.func``; :func:`slotmesh.ops.backends` says
             whether it is available); ``"torch"``, which supports everything everywhere; or
-            ``"auto"``, the fastest that supports the call.
+            ``"auto"``, the fastest that supports the call. Only ``"torch"`` supports ``share`` and
+            ``penalty``.
 
     Returns:
-        A :class:`~slotmesh.ops.Transport`.
+        A :class:`~slotmesh.ops.Transport`. With ``share``, its ``marginal_error`` counts mass above
+        the masses, and with ``penalty`` mass that is not where the optimum has it.
 
     Raises:
         ValueError: If an argument is invalid; values are only checked on the CPU (see
@@ -99,8 +122,33 @@ def sinkhorn(
         tol=None if tol is None else checks.as_real("sinkhorn", "tol", tol),
         implicit=grad == "implicit",
     )
-    given = Given("sinkhorn", cost, a, b, slot_mask, input_mask, temperature)
-    beyond = None if tol is None else "tol is given"
+    given, frame = Given("sinkhorn", cost, a, b, slot_mask, input_mask, temperature), None
+    if dustbin is not None or pair_mask is not None:
+        frame = framed(given, dustbin, pair_mask)
+        given = frame.given
+    if share is None and penalty is None:
+        t = solved(given, settings, init, backend)
+    else:
+        relaxed = relaxation("sinkhorn", share, penalty, grad, init)
+        if backend not in ("auto", "torch"):
+            raise ValueError(
+                f"sinkhorn: backend is '{backend}', which does not work here: {relaxed.words}. "
+                "Use backend='torch', which supports it."
+            )
+        t = relaxed_transport(given, settings, relaxed, _slot_potentials(given, init))
+    t = t._replace(temperature=temperature_of(given, t.u))
+    return t if frame is None else frame.finish(t)
+
+
+def solved(
+    given: Given,
+    settings: SolverSettings,
+    init: tuple[Tensor, Tensor] | None,
+    backend: Backend,
+) -> Transport:
+    """Balanced transport by the backend that is asked for, or the fastest."""
+    cost = given.cost
+    beyond = None if settings.tol is None else "tol is given"
     warm = init if isinstance(init, tuple) else ()
     if use_kernel(given, backend, settings, beyond, *warm):
         return fused_transport(given, settings, init=_slot_potentials(given, init))
@@ -110,7 +158,7 @@ def sinkhorn(
     with full_precision(cost):
         if in_c:
             u = None if u is None else u.to(task.a.dtype).expand_as(task.a)
-            has_marginals = a is not None or b is not None
+            has_marginals = given.a is not None or given.b is not None
             plan, last, _ = cpu_transport(task, task.cost, u, settings, given=has_marginals)
         else:
             solver = implicit_plan if settings.implicit else solve

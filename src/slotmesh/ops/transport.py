@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from slotmesh.ops.entropy import entropy as plan_entropy
@@ -34,6 +35,48 @@ class Transport(NamedTuple):
     converged: Tensor
     """``(...)``: whether ``marginal_error`` is within the tolerance (1e-3 if none was given);
     for EMD, whether the solver proved the plan optimal."""
+    temperature: Tensor = torch.ones(())
+    """``(...)``: the temperature; 0 for EMD."""
+
+    @property
+    def log_plan(self) -> Tensor:
+        """Logarithm of the plan ``(..., m, n)``, for losses such as a negative log-likelihood.
+
+        Computed from the potentials, it is finite, and so is its gradient, where entries of the
+        plan are too small for floating point and ``plan.log()`` gives infinities and NaN. It is
+        -inf, with a gradient of zero, for padding, elements without mass and pairs that are not
+        allowed, and for EMD wherever the plan is 0.
+
+        Raises:
+            ValueError: If a gradient is needed and the potentials have none, as with
+                ``grad="implicit"``.
+
+        Example:
+            >>> import torch
+            >>> from slotmesh import sinkhorn
+            >>> t = sinkhorn(torch.tensor([[0.0, 900.0], [900.0, 0.0]], dtype=torch.float64))
+            >>> t.plan.log()
+            tensor([[0., -inf],
+                    [-inf, 0.]], dtype=torch.float64)
+            >>> t.log_plan
+            tensor([[   0., -900.],
+                    [-900.,    0.]], dtype=torch.float64)
+        """
+        graph = torch.is_grad_enabled() and self.plan.requires_grad
+        if graph and not self.u.requires_grad:
+            raise ValueError(
+                "log_plan: the potentials of this transport carry no gradient, as with "
+                "grad='implicit', so that log_plan would have a wrong one. Use grad='unroll' (for "
+                "mesh the default), or torch.no_grad() for the values alone."
+            )
+        soft = (self.temperature > 0)[..., None, None]
+        tau = torch.where(self.temperature > 0, self.temperature, 1.0)[..., None, None]
+        # Infinite costs have no derivative by the temperature.
+        finite = self.cost.isfinite()
+        cost = torch.where(finite, self.cost, 0.0).to(self.u.dtype)
+        sums = self.u.unsqueeze(-1) + self.v.unsqueeze(-2)
+        log = torch.where(finite & sums.isfinite(), sums - cost / tau, -torch.inf)
+        return torch.where(soft, log, self.plan.detach().to(log.dtype).log())
 
     def entropy(self, *, normalized: bool = False) -> Tensor:
         """Entropy of the plan ``(...)``; see :func:`slotmesh.ops.entropy`."""

@@ -35,4 +35,5 @@ class Mark:
 
 def lighter(colour: str) -> str:
     """The colour as it is shown on a dark page."""
-    return to_hex([value + 0.38 * (1 - value) for value in to_rgb(colour)])
+    r, g, b = (value + 0.38 * (1 - value) for value in to_rgb(colour))
+    return to_hex((r, g, b))

@@ -117,6 +117,7 @@ def evaluate_run(
     out: Path | None = None,
     device: str = "auto",
     console: Console | None = None,
+    usage: bool = True,
 ) -> dict[str, Any]:
     """Measure a run on its test samples; write evaluation.json and evaluation.csv.
 
@@ -127,6 +128,7 @@ def evaluate_run(
             in no run's folder, nothing is written then.
         device: cpu, cuda, or auto.
         console: Shows the progress, if given.
+        usage: Whether to look at how slots are used, which takes a pass over a few samples more.
     """
     out = run.home if out is None else out
     place = place_of(device)
@@ -177,7 +179,7 @@ def evaluate_run(
             "loss": float(torch.cat(blind_loss).double().mean()),
             "metrics": _computed(blind_metrics),
         },
-        "slots": _usage(made, model, source, min(n, _USAGE), size, place),
+        "slots": _usage(made, model, source, min(n, _USAGE), size, place) if usage else {},
         "seconds": round(time.perf_counter() - began, 2),
         "environment": {"command": command_line()} | environment() | {"device": str(place)},
     }

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from slotmesh.nn.transports.base import MarginalKind, OptimalTransport, TransportContext
 from slotmesh.ops import CostKind, Transport, checks
+from slotmesh.ops.relaxed import relaxation
 from slotmesh.ops.sinkhorn import SinkhornGrad
 
 
@@ -21,6 +22,9 @@ class Sinkhorn(OptimalTransport):
         marginals: ``"learned"`` by one small network per side, or ``"uniform"``.
         mass: Total mass; default one unit per slot.
         grad: See :func:`slotmesh.sinkhorn`.
+        share: Share of the mass that slots take: what is left of each input may be background. See
+            :func:`slotmesh.sinkhorn`, also for ``penalty``.
+        penalty: Lets slots and inputs have more or less than their mass.
 
     Example:
         >>> import torch
@@ -41,6 +45,8 @@ class Sinkhorn(OptimalTransport):
         marginals: MarginalKind = "learned",
         mass: float | None = None,
         grad: SinkhornGrad = "unroll",
+        share: float | None = None,
+        penalty: float | tuple[float, float] | None = None,
     ) -> None:
         super().__init__(
             cost=cost,
@@ -51,12 +57,17 @@ class Sinkhorn(OptimalTransport):
             mass=mass,
         )
         checks.check_choice("Sinkhorn", "grad", grad, ("unroll", "implicit"))
+        if share is not None or penalty is not None:
+            relaxation("Sinkhorn", share, penalty, grad)  # for its errors
         self.grad: SinkhornGrad = grad
+        self.share = share
+        self.penalty = penalty
 
     def forward(
         self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
         """One Sinkhorn."""
         cost, a = self.pose(queries, keys, slots, context)
-        t = self.sinkhorn(cost, a, context, grad=self.grad)
+        relaxed = {"share": self.share, "penalty": self.penalty}
+        t = self.sinkhorn(cost, a, context, grad=self.grad, **relaxed)
         return t.plan, t

@@ -61,4 +61,5 @@ class Softmax(SlotTransport):
             marginal_error=error,
             n_iters=torch.ones(error.shape, dtype=torch.int64, device=error.device),
             converged=error <= 1e-3,
+            temperature=torch.ones_like(error),
         )

@@ -97,6 +97,7 @@ def emd(
         marginal_error=error,
         n_iters=torch.zeros(batch, dtype=torch.int64, device=cost.device),
         converged=optimal,
+        temperature=torch.zeros_like(error),
     )
 
 

@@ -37,8 +37,8 @@ EPOCHS = 530
 """Of the authors' code, for images and videos."""
 SHEET = (
     "Attention and masks are multiplied with the image, as in the paper's appendix; each attention "
-    "map is scaled so that its largest value is 1. Segments show in colour which slot has the "
-    "largest mask."
+    "map is scaled so that its largest value is 1, each mask so that an equal share of a pixel can "
+    "be seen. Segments show in colour which slot has the largest mask."
 )
 """What the pictures of object discovery show."""
 TOO_SLOW = {"SA-EMD": "The paper leaves SA-EMD out here: its exact transport takes too long."}

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 SHEET = (
     "Attention and masks are multiplied with the image; each attention map is scaled so that its "
-    "largest value is 1. Segments show in colour which slot has the largest mask."
+    "largest value is 1, each mask so that an equal share of a pixel can be seen. Segments show in "
+    "colour which slot has the largest mask."
 )
 _SLOTS = 7
 _MOST_SLOTS = 24

@@ -1,0 +1,163 @@
+r"""Partial and unbalanced transport in plain torch, in the log domain.
+
+Both are Sinkhorn with other half-steps (Chizat et al. 2018). With :math:`K = -C/\tau`, a penalty
+:math:`\rho` for the Kullback-Leibler divergence between sums and masses multiplies the usual
+:math:`v = \log b - \mathrm{LSE}_i(K + u)` by :math:`\rho / (\rho + \tau)`. Where sums may be below
+masses and a share of the mass is transported, it becomes
+:math:`\min(0, \log b - \mathrm{LSE}_i(K + u + \lambda))`, and :math:`\lambda` scales the plan to
+its mass after each iteration.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slotmesh.ops import checks
+from slotmesh.ops._naive import Potentials, softmax, start
+from slotmesh.ops.problem import (
+    CONVERGED,
+    Given,
+    Problem,
+    SolverSettings,
+    full_precision,
+    problem,
+)
+from slotmesh.ops.transport import Transport
+
+
+class Relaxation(NamedTuple):
+    """How far sums may be from masses; one of the two is given."""
+
+    share: float | None
+    penalty: tuple[float, float] | None
+    """Of slots and of inputs, infinite for exact sums."""
+
+    @property
+    def words(self) -> str:
+        """What was asked for."""
+        return "share is given" if self.penalty is None else "penalty is given"
+
+
+def relaxation(
+    op: str, share: object, penalty: object, grad: str, init: object = None
+) -> Relaxation:
+    """Check the two options, of which one is given."""
+    if share is not None and penalty is not None:
+        raise ValueError(
+            f"{op}: got both share={share} and penalty={penalty}, expected one of them. Pass share "
+            "to transport a part of the mass, or penalty to let sums differ from masses."
+        )
+    if grad != "unroll":
+        raise ValueError(
+            f"{op}: grad is '{grad}', expected 'unroll' with share or penalty, whose fixed point "
+            "has other derivatives."
+        )
+    if penalty is not None:
+        pair = penalty if isinstance(penalty, tuple | list) else (penalty, penalty)
+        if len(pair) != 2:
+            raise ValueError(
+                f"{op}: penalty has {len(pair)} entries, expected a number or one for slots and "
+                "one for inputs."
+            )
+        first, second = (_penalty(op, x) for x in pair)
+        return Relaxation(None, (first, second))
+    if init is not None:
+        raise ValueError(
+            f"{op}: got both init and share, expected one of them: the potentials of partial "
+            "transport cannot be continued. Leave init out."
+        )
+    number = checks.as_real(op, "share", share, positive=True)
+    if number > 1:
+        raise ValueError(
+            f"{op}: share is {share!r}, expected at most 1: the share of the smaller total mass "
+            "that is transported."
+        )
+    return Relaxation(number, None)
+
+
+def _penalty(op: str, value: object) -> float:
+    if isinstance(value, float) and value == math.inf:
+        return value
+    return checks.as_real(op, "penalty", value, positive=True)
+
+
+def relaxed_transport(
+    given: Given, settings: SolverSettings, relaxed: Relaxation, u: Tensor | None
+) -> Transport:
+    """``sinkhorn`` with sums that may differ from the masses."""
+    task = problem(given, balanced=False)
+    with full_precision(given.cost):
+        log_kernel = -task.cost / task.tau
+        found = _iterate(task, log_kernel, settings, relaxed, start(task, u))
+        exponent = log_kernel + found.u.unsqueeze(-1) + found.v.unsqueeze(-2)
+        some = (task.a.sum(-1) > 0) & (task.b.sum(-1) > 0)
+        plan = torch.where(some[..., None, None], exponent.exp(), 0.0)
+        error = _error(task, plan.detach(), found.v.detach(), relaxed)
+    return Transport(
+        plan=plan.to(given.cost.dtype),
+        u=found.u,
+        v=found.v,
+        cost=given.cost,
+        marginal_error=error,
+        n_iters=found.n_iters,
+        converged=error <= (CONVERGED if settings.tol is None else settings.tol),
+    )
+
+
+def _iterate(
+    task: Problem, log_kernel: Tensor, settings: SolverSettings, relaxed: Relaxation, u: Tensor
+) -> Potentials:
+    """Potentials, of which those of the slots include the factor of partial transport."""
+    mass = task.b.detach()
+    total = mass.sum(-1).clamp(min=torch.finfo(mass.dtype).tiny)
+    factor = torch.zeros_like(total)
+    v = torch.zeros_like(task.b)
+    count = torch.zeros(u.shape[:-1], dtype=torch.int64, device=u.device)
+    done = torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
+    for k in range(settings.n_iters):
+        next_u, next_v, next_factor = _once(task, log_kernel, relaxed, u, factor)
+        if settings.tol is not None and k > 0:
+            drift = torch.where(task.b > 0, (v - next_v).detach(), 0.0)
+            drift = drift + (factor - next_factor).detach().unsqueeze(-1)
+            change = (mass * torch.expm1(drift)).abs().sum(-1) / total
+            done = done | (change <= settings.tol)
+            frozen = done.unsqueeze(-1)
+            next_u, next_v = torch.where(frozen, u, next_u), torch.where(frozen, v, next_v)
+            next_factor = torch.where(done, factor, next_factor)
+        u, v, factor = next_u, next_v, next_factor
+        count = count + (~done).to(count.dtype)
+    return Potentials(u + factor.unsqueeze(-1), v, count)
+
+
+def _once(
+    task: Problem, log_kernel: Tensor, relaxed: Relaxation, u: Tensor, factor: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    if relaxed.penalty is not None:
+        tau = task.tau[..., 0] if isinstance(task.tau, Tensor) else task.tau
+        scales = [1.0 if rho == math.inf else rho / (rho + tau) for rho in relaxed.penalty]
+        v = scales[1] * (task.log_b - softmax(log_kernel + u.unsqueeze(-1), -2)[1])
+        u = scales[0] * (task.log_a - softmax(log_kernel + v.unsqueeze(-2), -1)[1])
+        return u, v, factor
+    kernel = log_kernel + factor[..., None, None]
+    v = (task.log_b - softmax(kernel + u.unsqueeze(-1), -2)[1]).clamp(max=0.0)
+    u = (task.log_a - softmax(kernel + v.unsqueeze(-2), -1)[1]).clamp(max=0.0)
+    whole = log_kernel + u.unsqueeze(-1) + v.unsqueeze(-2)
+    smaller = torch.minimum(task.a.sum(-1), task.b.sum(-1))
+    wanted = (relaxed.share or 0.0) * smaller.clamp(min=torch.finfo(u.dtype).tiny)
+    return u, v, wanted.log() - softmax(whole.flatten(-2), -1)[1]
+
+
+def _error(task: Problem, plan: Tensor, v: Tensor, relaxed: Relaxation) -> Tensor:
+    """Mass that is not where the potentials want it, as a share of the mass of the plan."""
+    rows, columns = plan.sum(-1), plan.sum(-2)
+    total = rows.sum(-1).clamp(min=torch.finfo(plan.dtype).tiny)
+    if relaxed.penalty is None:
+        above = (rows - task.a).clamp(min=0).sum(-1) + (columns - task.b).clamp(min=0).sum(-1)
+        below = torch.where(v < 0, (task.b - columns).clamp(min=0), 0.0).sum(-1)
+        return (above + below) / total
+    tau = task.tau[..., 0] if isinstance(task.tau, Tensor) else task.tau
+    rho = relaxed.penalty[1]
+    strength = torch.where(task.b > 0, v, 0.0) * (0.0 if rho == math.inf else tau / rho)
+    return (columns - task.b * torch.exp(-strength)).abs().sum(-1) / total
