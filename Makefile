@@ -49,6 +49,7 @@ release-check: ## Build the package, check it, install the wheel into an empty e
 	.release/tools/bin/python -m build --quiet --outdir dist
 	.release/tools/bin/twine check --strict dist/*
 	$(PYTHON) -m venv .release/empty
+	.release/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	.release/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd .release && empty/bin/slotmesh --version && empty/bin/slotmesh demo
 

@@ -30,6 +30,7 @@ _ORDER = (
     "tie.py",
     "own_images.py",
     "set_prediction.py",
+    "keypoints.py",
     "sorting.py",
     "router.py",
     "merging.py",

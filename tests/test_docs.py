@@ -33,7 +33,7 @@ def test_sphinx_builds_without_warnings(tmp_path: Path) -> None:
     assert "slotmesh.mesh" in (out / "ops.html").read_text()
     assert (out / "_images" / "descent.svg").exists()
     # Formulas are drawn by the browser, and no page loads anything from elsewhere.
-    assert (out / "how-mesh-works.html").read_text().count("<math") > 20
+    assert (out / "how-mesh-works.html").read_text().count("<math") > 15
     for page in out.rglob("*.html"):
         loaded = re.findall(
             r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)"', page.read_text()

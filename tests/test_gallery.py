@@ -131,3 +131,11 @@ def test_own_images() -> None:
     out = run("own_images", ("range(16)", "range(4)"))
     assert out["found"][0].masks.shape == (6, 64, 64)
     assert min(out["scores"]) > 0.8
+
+
+def test_keypoints() -> None:
+    out = run("keypoints")
+    right = {k: (v == out["truth"]).float().mean().item() for k, v in out["matches"].items()}
+    assert right["with dustbins"] > 0.85
+    # A third of the points has no partner, and gets one.
+    assert right["without"] < 0.7

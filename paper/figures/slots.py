@@ -13,7 +13,7 @@ from paper.figures.common import OnProgress, noop
 from slotmesh.models import ObjectDiscovery
 from slotmesh.report.figures import panels
 from slotmesh.training.weights import find
-from slotmesh.worlds import make_world
+from slotmesh.worlds import Sample, make_world
 
 VARIANTS = {"SA": "multi-dsprites-sa", "SA-MESH": "multi-dsprites-sa-mesh"}
 """The weights that are compared, by the names of the paper."""
@@ -55,6 +55,7 @@ def found_objects(n_draws: int = 5, seed: int = 0, on_progress: OnProgress = noo
         on_progress: Called after each model.
     """
     scenes = make_world("multi-dsprites", seed=_FIRST_SEED + seed, size=64).sample(range(n_draws))
+    assert isinstance(scenes, Sample)
     attention: list[Tensor] = []
     masks: list[Tensor] = []
     entropies: list[list[float]] = []
