@@ -24,16 +24,8 @@ import slotmesh.ops
 from slotmesh import mesh, sinkhorn
 from slotmesh.ops import assign, emd, pairwise_cost
 from slotmesh.ops._distance import distance_backward, distance_op
-from slotmesh.ops._fused import (
-    Incoming,
-    Operands,
-    Past,
-    Results,
-    Wanted,
-    plan_adjoint,
-    transport_backward,
-    transport_op,
-)
+from slotmesh.ops._kernel_types import Incoming, Operands, Past, Results, Wanted
+from slotmesh.ops._operator import plan_adjoint, transport_backward, transport_op
 from slotmesh.ops.assignment import assign_small
 from slotmesh.ops.emd.triton import emd_small
 from slotmesh.ops.logit import logit_backward, logit_op

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from slotmesh.ops._triton.tile import (
     ABSENT,
+    ALIKE,
     LOG2E,
     SMALLEST,
     block,
@@ -189,7 +190,7 @@ def finish(
     return x, tau_grad + sum_of(tau_acc, 1), turn
 
 
-@triton.jit(do_not_specialize=["batch", "n_links", "n_iters"])
+@triton.jit(do_not_specialize=ALIKE)
 def backward_kernel(
     cost, history, trace, a, b, slot_mask, input_mask, tau,
     grad_plan, grad_u, grad_v, grad_changed,
@@ -202,6 +203,8 @@ def backward_kernel(
     rows, m, n, start, stop = place
     area = element * m * n
     turn = start * 0
+    if C.resident:
+        chunks = 1  # known to the compiler
 
     there, mass, log_mass, held, spare = slot_masses(
         a + element * m, slot_mask + element * m, rows, m, C

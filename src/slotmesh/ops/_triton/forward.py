@@ -14,6 +14,7 @@ import triton.language as tl
 
 from slotmesh.ops._triton.tile import (
     ABSENT,
+    ALIKE,
     LEAST,
     LN2,
     LOG2E,
@@ -250,11 +251,11 @@ def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr
     return clean(tile, there, input_mask, cols, stop, C)
 
 
-@triton.jit(do_not_specialize=["batch", "n_steps", "n_iters"])
+@triton.jit(do_not_specialize=ALIKE)
 def forward_kernel(
     cost, noise, a, b, slot_mask, input_mask, tau, init,
-    plan, u_out, v_out, error, changed, history, slope, trace, flows, mail,
-    sigma, temperature, length, m, n, width, chunks, batch, n_steps, n_iters,
+    plan, u_out, v_out, error, count, converged, changed, history, slope, trace, flows, mail,
+    sigma, temperature, length, small_error, m, n, width, chunks, batch, n_steps, n_iters,
     C: tl.constexpr,
 ):  # fmt: skip
     """Costs (batch, m, n) to plan, potentials, error, adjusted costs, and the trace."""
@@ -262,6 +263,8 @@ def forward_kernel(
     rows, m, n, start, stop = place
     area = element * m * n
     turn = start * 0
+    if C.resident:
+        chunks = 1  # known to the compiler
 
     there, mass, log_mass, held, spare = slot_masses(
         a + element * m, slot_mask + element * m, rows, m, C
@@ -360,7 +363,10 @@ def forward_kernel(
         sum_of(row_sums, 1), sum_of(misplaced, 0) + nothing, post, turn, C
     )
     wrong = sum_of(tl.abs(sums - mass) + tl.where(rows == 0, wrong, 0.0), 0)
-    tl.store(error + element, wrong / tl.where(total < TINIEST, TINIEST, total))
+    wrong = wrong / tl.where(total < TINIEST, TINIEST, total)
+    tl.store(error + element, wrong)
+    tl.store(count + element, n_iters.to(tl.int64))
+    tl.store(converged + element, wrong <= small_error)
     log = tl.log2(inverse) + log_or_zero(log_mass)
     u = tl.where(there & (log_mass > 0), LN2 * (u + log), -float("inf"))
     write_row(u_out, element, u, rows, m)

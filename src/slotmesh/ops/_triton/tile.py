@@ -24,6 +24,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # As in slotmesh.ops.problem: less mass than this counts as none.
 SMALLEST = tl.constexpr(1e-30)
+# Arguments that kernels are not specialised on: all, or most sizes would be compiled again.
+ALIKE = range(64)
 # The potential of an absent slot; finite, so that 0 times it is 0.
 ABSENT = tl.constexpr(-1e30)
 # Slots below 2^-40 of mass, or of the best share, are kept there by u; kappa has the rest.
@@ -148,12 +150,7 @@ def my_part(mail, m, n, width, C: tl.constexpr):
 def columns(k, place, C: tl.constexpr):
     """The inputs of the k-th block."""
     rows, m, n, start, stop = place
-    cols = start + k * C.N + tl.arange(0, C.N)
-    if C.vector > 1:
-        # A thread loads this many inputs at once; with more, slots would be spread over warps.
-        at_once: tl.constexpr = C.vector
-        cols = tl.max_contiguous(cols, at_once)
-    return cols
+    return start + k * C.N + tl.arange(0, C.N)
 
 
 @triton.jit
