@@ -13,7 +13,6 @@ import triton.language as tl
 
 from slotmesh.ops._triton.tile import (
     ABSENT,
-    ALIKE,
     LOG2E,
     SMALLEST,
     block,
@@ -21,6 +20,7 @@ from slotmesh.ops._triton.tile import (
     columns,
     count_inputs,
     exchange,
+    kernel_of_any_size,
     my_part,
     read,
     read_row,
@@ -190,7 +190,7 @@ def finish(
     return x, tau_grad + sum_of(tau_acc, 1), turn
 
 
-@triton.jit(do_not_specialize=ALIKE)
+@kernel_of_any_size
 def backward_kernel(
     cost, history, trace, a, b, slot_mask, input_mask, tau,
     grad_plan, grad_u, grad_v, grad_changed,

@@ -14,7 +14,6 @@ import triton.language as tl
 
 from slotmesh.ops._triton.tile import (
     ABSENT,
-    ALIKE,
     LEAST,
     LN2,
     LOG2E,
@@ -25,6 +24,7 @@ from slotmesh.ops._triton.tile import (
     count_inputs,
     exchange,
     exchange_pair,
+    kernel_of_any_size,
     log_or_zero,
     max_of,
     my_part,
@@ -251,7 +251,7 @@ def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr
     return clean(tile, there, input_mask, cols, stop, C)
 
 
-@triton.jit(do_not_specialize=ALIKE)
+@kernel_of_any_size
 def forward_kernel(
     cost, noise, a, b, slot_mask, input_mask, tau, init,
     plan, u_out, v_out, error, count, converged, changed, history, slope, trace, flows, mail,

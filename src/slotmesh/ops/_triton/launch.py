@@ -11,9 +11,10 @@ from triton.compiler import CompiledKernel
 from slotmesh.ops._kernel_types import Gradients, Incoming, Operands, Past, Results, Wanted
 from slotmesh.ops._triton import backward as _backward
 from slotmesh.ops._triton import forward as _forward
+from slotmesh.ops._triton import small as _small
 from slotmesh.ops.problem import CONVERGED, SolverSettings
 
-_kernels: Any = (_forward, _backward)
+_kernels: Any = (_forward, _backward, _small)
 _torch: Any = torch
 
 
@@ -25,6 +26,7 @@ class Cut:
     N: int  # inputs in a block
     split: int  # programs that share a batch element
     warps: int  # of a program
+    group: int = 0  # small matrices of a program, if it has more than one
 
     def width(self, n: int) -> int:
         """Inputs of one program; a multiple of 16, so that rows stay aligned."""
@@ -42,6 +44,7 @@ class Case:
     M: int
     N: int
     split: int
+    G: int = 0
     resident: bool = False
     mesh: bool = False
     noise: bool = False
@@ -65,6 +68,8 @@ class Case:
 # Numbers of a block per thread, most warps per program, most programs that share an element, and
 # the fewest inputs that are worth a program of their own.
 NUMBERS, WARPS, PARTS, INPUTS = 32, 8, 32, 256
+# Numbers of a program with several small matrices.
+SMALL = 256
 
 
 def choose(batch: int, m: int, n: int, processors: int) -> Cut:
@@ -86,6 +91,13 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
     return Cut(rows, columns, split, warps)
 
 
+def choose_small(m: int, n: int) -> Cut | None:
+    """A cut with several matrices per program, if at least two fit into one warp."""
+    rows, columns = max(2, _power(m)), max(2, _power(n))
+    group = SMALL // (rows * columns)
+    return Cut(rows, columns, 1, 1, group) if group > 1 else None
+
+
 class Launch(NamedTuple):
     """How kernels are launched on matrices of one size with the same arguments."""
 
@@ -97,12 +109,15 @@ class Launch(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _launch(chooser: Any, sizes: tuple[int, ...], processors: int, **flags: bool) -> Launch:
-    """The launch for costs of ``sizes`` (batch, m, n); ``chooser`` is :func:`choose`."""
+def _launch(
+    choosers: tuple[Any, Any], sizes: tuple[int, ...], processors: int, **flags: bool
+) -> Launch:
+    """The launch for costs of ``sizes`` (batch, m, n) by :func:`choose`, :func:`choose_small`."""
     n = sizes[-1]
-    cut: Cut = chooser(*sizes, processors)
+    cut: Cut | None = None if flags["mesh"] else choosers[1](*sizes[1:])
+    cut = cut or choosers[0](*sizes, processors)
     width, chunks = cut.width(n), cut.chunks(n)
-    case = Case(cut.M, cut.N, cut.split, resident=chunks == 1, **flags)
+    case = Case(cut.M, cut.N, cut.split, cut.group, resident=chunks == 1, **flags)
     return Launch(case, cut.warps, width, chunks, {})
 
 
@@ -139,7 +154,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     plan, u, v, error, count, converged, changed, trace, history = results
     n_iters, mesh = settings.n_iters, settings.mesh
     how = _launch(
-        choose,
+        (choose, choose_small),
         sizes,
         _processors(cost.device),
         mesh=mesh,
@@ -154,6 +169,14 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
         keep=settings.keep,
     )
     case = how.case
+    if case.G:
+        _start(
+            how, _kernels[2].forward_small_kernel, batch, cost, plan.dtype,
+            cost, _or(a, cost), _or(b, cost), _or(slots, cost), _or(inputs, cost), _or(tau, cost),
+            _or(init, cost), plan, u, v, error, count, converged, trace,
+            settings.temperature, CONVERGED, m, n, batch, n_iters,
+        )  # fmt: skip
+        return
     slope = flows = cost
     if mesh:
         assert changed is not None
@@ -186,9 +209,8 @@ def backward(
     if batch == 0:
         return
     n_iters = settings.n_iters
-    flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
     how = _launch(
-        choose,
+        (choose, choose_small),
         sizes,
         _processors(cost.device),
         mesh=settings.mesh,
@@ -205,6 +227,15 @@ def backward(
         grad_tau=wanted.tau,
         grad_init=wanted.init,
     )
+    if how.case.G:
+        _start(
+            how, _kernels[2].backward_small_kernel, batch, cost, grads.cost.dtype,
+            cost, trace, _or(a, cost), _or(b, cost), _or(slots, cost), _or(inputs, cost),
+            _or(tau, cost), *(_or(g, cost) for g in incoming[:3]), *(_or(g, cost) for g in grads),
+            settings.temperature, m, n, batch, n_iters,
+        )  # fmt: skip
+        return
+    flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
     _start(
         how, _kernels[1].backward_kernel, batch, cost, grads.cost.dtype,
         cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _or(slots, cost),
@@ -219,19 +250,22 @@ def _start(
 ) -> None:
     """Launch a kernel by what was compiled for it, or compile it.
 
-    No argument is specialised on (see ``ALIKE``), so that the case, the dtypes of the cost and of
+    No argument is specialised on (see ``kernel_of_any_size``), so that the case, the dtypes of the cost and of
     what is written, and the device determine the code.
     """
-    split = how.case.split
+    split, group = how.case.split, how.case.G
     key = (cost.device, cost.dtype, other)
     found = how.compiled.get(key)
-    options: dict[str, Any] = {}
-    if found is None:
-        options = {"num_warps": how.warps, "together": split > 1}
+    grid = (-(-batch // group) if group else batch * split, 1, 1)
+    if found is not None:
+        # Of a tensor Triton asks the driver for the address.
+        plain = (x.data_ptr() if isinstance(x, Tensor) else x for x in args)
+        run_on(cost.device, found, grid, *plain, how.case)
+        return
     made = run_on(
-        cost.device, found or kernel, (batch * split, 1, 1), *args, how.case, **options
+        cost.device, kernel, grid, *args, how.case, num_warps=how.warps, together=split > 1
     )
-    if found is None and isinstance(made, CompiledKernel):
+    if isinstance(made, CompiledKernel):
         how.compiled[key] = made
 
 

@@ -15,6 +15,8 @@ over slots needs no logarithms: the exponent of ``a / r`` goes to u, its mantiss
 
 # ruff: noqa: N803, RUF059, SIM108
 
+import inspect
+
 import triton
 import triton.language as tl
 
@@ -24,8 +26,6 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # As in slotmesh.ops.problem: less mass than this counts as none.
 SMALLEST = tl.constexpr(1e-30)
-# Arguments that kernels are not specialised on: all, or most sizes would be compiled again.
-ALIKE = range(64)
 # The potential of an absent slot; finite, so that 0 times it is 0.
 ABSENT = tl.constexpr(-1e30)
 # Slots below 2^-40 of mass, or of the best share, are kept there by u; kappa has the rest.
@@ -33,6 +33,13 @@ LEAST = tl.constexpr(-40.0)
 LEAST_MASS = tl.constexpr(2.0**-40)
 # The sum of a row of shares is at least this; a mass over it is still finite.
 TINIEST = tl.constexpr(1e-30)
+
+
+def kernel_of_any_size(function):
+    """``triton.jit`` that specialises on no argument, or most sizes would be compiled again."""
+    parameters = inspect.signature(function).parameters.values()
+    sizes = [x.name for x in parameters if x.annotation is not tl.constexpr]
+    return triton.jit(function, do_not_specialize=sizes)
 
 
 @triton.jit
@@ -263,13 +270,20 @@ def log_or_zero(w):
 
 
 @triton.jit
+def exponent_and_mantissa(x):
+    """Of positive numbers, both as float32."""
+    bits = x.to(tl.int32, bitcast=True)
+    exponent = (bits >> 23) - 127
+    mantissa = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
+    return exponent.to(tl.float32), mantissa
+
+
+@triton.jit
 def scale_slots(u, r, held, spare):
     """Half-step over slots: the next state (u, kappa), and 1/r."""
     inverse = 1.0 / tl.where(r < TINIEST, TINIEST, r)  # NaN stays
-    bits = (held * inverse).to(tl.int32, bitcast=True)
-    exponent = (bits >> 23) - 127
-    mantissa = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
-    return u + exponent.to(tl.float32), spare * mantissa, inverse
+    exponent, mantissa = exponent_and_mantissa(held * inverse)
+    return u + exponent, spare * mantissa, inverse
 
 
 @triton.jit
