@@ -102,6 +102,11 @@ def run_all(batch: int = 2, n: int = 40) -> None:
         *settings,
         *Wanted(True, True, False, F32),
     )
+    tiny, few = Operands(zeros(batch, 3, 4), *[None] * 7), SolverSettings(n_iters=2)
+    found = Results(*transport_op._init_fn(*tiny, *few))
+    into = Incoming(tiny.cost, None, None, None)
+    wanted = Wanted(False, False, False, F32)
+    transport_backward._init_fn(*tiny, *Past(found.trace, None), *into, *few, *wanted)
     plan_adjoint._init_fn(cost, cost, 1.0)
     queries, keys = zeros(batch, 3, 8), zeros(batch, n, 8)
     distance_op._init_fn(queries, keys, False)

@@ -1,8 +1,8 @@
 """``sinkhorn`` and ``mesh`` on top of the kernels: when they can run, and how they are derived.
 
-An eager call launches kernels itself. Whatever traces the call (``torch.compile``, ``torch.export``,
-a dispatch mode) sees one operator of torch instead, from :mod:`slotmesh.ops._operator`. Triton is
-imported when a kernel runs.
+An eager call launches kernels itself. Whatever traces the call (``torch.compile``,
+``torch.export``, a dispatch mode) sees one operator of torch instead, from
+:mod:`slotmesh.ops._operator`. Triton is imported when a kernel runs.
 """
 
 import importlib.util
@@ -43,6 +43,8 @@ BACKENDS: tuple[Backend, ...] = ("auto", "torch", "triton", "cpu")
 MOST_SLOTS, MOST_INPUTS = 64, 65_536
 # Per batch element, over slots and iterations: the kernels use 32-bit offsets inside it.
 MOST_RECORDED = 2**31 - 1
+# Numbers of a program with several small matrices.
+SMALL = 128
 HALF_OR_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 
 _torch: Any = torch
@@ -128,12 +130,26 @@ def _fits(op: str, backend: str, reason: str | None, fix: str) -> bool:
 # ---- running the kernels ----
 
 
+def small_group(m: int, n: int, settings: SolverSettings) -> int:
+    """How many small matrices share a program; 0 if each has its own."""
+    if settings.mesh:
+        return 0
+    rows = columns = 2
+    while rows < m:
+        rows *= 2
+    while columns < n:
+        columns *= 2
+    group = SMALL // (rows * columns)
+    return group if group > 1 else 0
+
+
 def results_of(operands: Operands, settings: SolverSettings) -> Results:
     """Memory for the forward kernel; None where it writes nothing."""
     cost, mesh = operands.cost, settings.mesh
     *batch, m, n = cost.shape
     kept = settings.n_steps if settings.keep else 0
-    count = math.prod(batch)
+    count, n_iters = math.prod(batch), settings.n_iters
+    recorded = n_iters + 3 if small_group(m, n, settings) else 3 * n_iters
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return cost.new_empty(shape, dtype=dtype)
@@ -146,7 +162,7 @@ def results_of(operands: Operands, settings: SolverSettings) -> Results:
         n_iters=empty(*batch, dtype=torch.int64),
         converged=empty(*batch, dtype=torch.bool),
         changed=empty(*batch, m, n) if mesh else None,
-        trace=empty(kept + 1, count, 3 * settings.n_iters, m),
+        trace=empty(kept + 1, count, recorded, m),
         history=empty(kept, *batch, m, n) if kept else None,
     )
 
@@ -310,7 +326,9 @@ class _Eager(torch.autograd.Function):
         needs = Operands(*ctx.needs_input_grad[1:])
         how = (run_backward, run_adjoint)
         # The operators say what they cannot do: a second derivative, a batch of gradients.
-        if torch.is_grad_enabled() or any(g is not None and is_batched_gradient(g) for g in incoming):
+        if torch.is_grad_enabled() or any(
+            g is not None and is_batched_gradient(g) for g in incoming
+        ):
             from slotmesh.ops import _operator
 
             how = (_operator.backward_flat, _operator.plan_adjoint)

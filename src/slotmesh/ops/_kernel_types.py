@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Operands(NamedTuple):
-    """Tensors of a kernel: any batch B, the same in all, contiguous; None where there is nothing."""
+    """Tensors of a kernel: any batch B, the same in all; contiguous; None where nothing is."""
 
     cost: Tensor  # (B, m, n), any floating dtype up to float32
     noise: Tensor | None  # (B, m, n), in units of sigma
@@ -29,7 +29,7 @@ class Results(NamedTuple):
     n_iters: Tensor  # (B,), int64
     converged: Tensor  # (B,), bool
     changed: Tensor | None  # (B, m, n), the adjusted cost; None for Sinkhorn
-    trace: Tensor  # (1 + kept steps, B, 3 n_iters, m), for the backward kernel
+    trace: Tensor  # (1 + kept steps, B, 3 n_iters or n_iters + 3, m), for the backward kernel
     history: Tensor | None  # (kept steps, B, m, n), the costs before it, if any are kept
 
 

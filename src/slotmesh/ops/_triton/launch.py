@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from triton.compiler import CompiledKernel
 
+from slotmesh.ops import _fused
 from slotmesh.ops._kernel_types import Gradients, Incoming, Operands, Past, Results, Wanted
 from slotmesh.ops._triton import backward as _backward
 from slotmesh.ops._triton import forward as _forward
@@ -32,6 +33,11 @@ class Cut:
         """Inputs of one program; a multiple of 16, so that rows stay aligned."""
         return -(-n // (16 * self.split)) * 16
 
+    @property
+    def vector(self) -> int:
+        """Inputs that a thread can load at once while each has all slots; 1 for any number."""
+        return max(1, min(4, self.N // (32 * self.warps)))
+
     def chunks(self, n: int) -> int:
         """Blocks that one program walks over."""
         return -(-min(n, self.width(n)) // self.N)
@@ -45,6 +51,7 @@ class Case:
     N: int
     split: int
     G: int = 0
+    vector: int = 1
     resident: bool = False
     mesh: bool = False
     noise: bool = False
@@ -68,8 +75,6 @@ class Case:
 # Numbers of a block per thread, most warps per program, most programs that share an element, and
 # the fewest inputs that are worth a program of their own.
 NUMBERS, WARPS, PARTS, INPUTS = 32, 8, 32, 256
-# Numbers of a program with several small matrices.
-SMALL = 256
 
 
 def choose(batch: int, m: int, n: int, processors: int) -> Cut:
@@ -91,34 +96,33 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
     return Cut(rows, columns, split, warps)
 
 
-def choose_small(m: int, n: int) -> Cut | None:
-    """A cut with several matrices per program, if at least two fit into one warp."""
-    rows, columns = max(2, _power(m)), max(2, _power(n))
-    group = SMALL // (rows * columns)
-    return Cut(rows, columns, 1, 1, group) if group > 1 else None
-
-
 class Launch(NamedTuple):
     """How kernels are launched on matrices of one size with the same arguments."""
 
     case: Case
     warps: int
-    width: int  # inputs of a program
+    width: int  # inputs of a program, a multiple of 16
+    pitch: int  # numbers of a row that is read again and again, a multiple of 16
     chunks: int  # blocks that it walks over
-    compiled: dict[Any, Any]  # by device and dtypes: Triton's own look-up takes longer than a launch
+    compiled: dict[
+        Any, Any
+    ]  # by device and dtypes: Triton's own look-up takes longer than a launch
 
 
 @lru_cache(maxsize=1024)
 def _launch(
-    choosers: tuple[Any, Any], sizes: tuple[int, ...], processors: int, **flags: bool
+    chooser: Any, group: int, sizes: tuple[int, int, int], processors: int, **flags: bool
 ) -> Launch:
-    """The launch for costs of ``sizes`` (batch, m, n) by :func:`choose`, :func:`choose_small`."""
-    n = sizes[-1]
-    cut: Cut | None = None if flags["mesh"] else choosers[1](*sizes[1:])
-    cut = cut or choosers[0](*sizes, processors)
+    """The launch for costs of ``sizes`` (batch, m, n); ``chooser`` is :func:`choose`."""
+    _, m, n = sizes
+    cut: Cut = chooser(*sizes, processors)
+    if group:
+        cut = Cut(max(2, _power(m)), max(2, _power(n)), 1, 1, group)
     width, chunks = cut.width(n), cut.chunks(n)
-    case = Case(cut.M, cut.N, cut.split, cut.group, resident=chunks == 1, **flags)
-    return Launch(case, cut.warps, width, chunks, {})
+    resident = chunks == 1
+    vector = 1 if resident else cut.vector
+    case = Case(cut.M, cut.N, cut.split, cut.group, vector, resident=resident, **flags)
+    return Launch(case, cut.warps, width, -(-n // 16) * 16, chunks, {})
 
 
 @lru_cache
@@ -154,7 +158,8 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     plan, u, v, error, count, converged, changed, trace, history = results
     n_iters, mesh = settings.n_iters, settings.mesh
     how = _launch(
-        (choose, choose_small),
+        choose,
+        _fused.small_group(m, n, settings),
         sizes,
         _processors(cost.device),
         mesh=mesh,
@@ -177,20 +182,26 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
             settings.temperature, CONVERGED, m, n, batch, n_iters,
         )  # fmt: skip
         return
-    slope = flows = cost
+    work = slope = flows = cost
     if mesh:
         assert changed is not None
         flows = cost.new_empty((batch, n_iters, m), dtype=torch.float32)
         if not case.resident:
-            slope = plan if plan.dtype == torch.float32 else torch.empty_like(changed)
+            rows = (batch, m, how.pitch)
+            work = changed if how.pitch == n else changed.new_empty(rows)
+            # Until the plan is known, its memory is free.
+            fits = how.pitch == n and plan.dtype == torch.float32
+            slope = plan if fits else changed.new_empty(rows)
+    elif not case.resident:
+        cost = _padded(cost, how.pitch)
     _start(
         how, _kernels[0].forward_kernel, batch, cost, plan.dtype,
         cost, _or(noise, cost), _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), _or(init, cost),
-        plan, u, v, error, count, converged, _or(changed, cost), _or(history, cost), slope, trace,
-        flows, _post(cost, batch, case),
+        plan, u, v, error, count, converged, _or(changed, cost), _or(history, cost), work, slope,
+        trace, flows, _post(cost, batch, case),
         settings.sigma, settings.temperature, settings.length, CONVERGED,
-        m, n, how.width, how.chunks, batch, settings.n_steps, n_iters,
+        m, n, how.width // 16, how.pitch // 16, how.chunks, batch, settings.n_steps, n_iters,
     )  # fmt: skip
 
 
@@ -210,7 +221,8 @@ def backward(
         return
     n_iters = settings.n_iters
     how = _launch(
-        (choose, choose_small),
+        choose,
+        _fused.small_group(m, n, settings),
         sizes,
         _processors(cost.device),
         mesh=settings.mesh,
@@ -236,12 +248,19 @@ def backward(
         )  # fmt: skip
         return
     flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
+    if not how.case.resident:
+        cost = _padded(cost, how.pitch)
+        history = None if history is None else _padded(history, how.pitch)
+        grad_plan = incoming.plan
+        grad_plan = None if grad_plan is None else _padded(grad_plan, how.pitch)
+        incoming = incoming._replace(plan=grad_plan)
     _start(
         how, _kernels[1].backward_kernel, batch, cost, grads.cost.dtype,
         cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
         *(_or(g, cost) for g in grads), flows, _post(cost, batch, how.case),
-        settings.temperature, m, n, how.width, how.chunks, batch, len(trace) - 1, n_iters,
+        settings.temperature, m, n, how.width // 16, how.pitch // 16, how.chunks, batch,
+        len(trace) - 1, n_iters,
     )  # fmt: skip
 
 
@@ -250,8 +269,8 @@ def _start(
 ) -> None:
     """Launch a kernel by what was compiled for it, or compile it.
 
-    No argument is specialised on (see ``kernel_of_any_size``), so that the case, the dtypes of the cost and of
-    what is written, and the device determine the code.
+    No argument is specialised on (see ``kernel_of_any_size``), so that the case, the dtypes of the
+    cost and of what is written, and the device determine the code.
     """
     split, group = how.case.split, how.case.G
     key = (cost.device, cost.dtype, other)
@@ -299,6 +318,14 @@ def run_on(
         return kernel[grid](*args, **options)
     with _torch.cuda.device(device):
         return kernel[grid](*args, **options)
+
+
+def _padded(x: Tensor, pitch: int) -> Tensor:
+    """(..., n) with rows of ``pitch`` numbers, zeros from n on, at an address that is aligned."""
+    n = x.shape[-1]
+    if n < pitch:
+        return torch.nn.functional.pad(x, (0, pitch - n))
+    return x if x.data_ptr() % 16 == 0 else x.clone()
 
 
 def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ The algorithm is that of :mod:`forward` and :mod:`backward` and the letters are 
 is complete after one walk back.
 
 The potential u is a first one plus whole numbers, which can be taken back exactly. So ``trace``, as
-(3 T, batch, m), holds 1/r of all T iterations and three more vectors: the first u, what was added
+(T + 3, batch, m), holds 1/r of all T iterations and three more vectors: the first u, what was added
 to it before the last iteration, and the first kappa.
 """
 
@@ -173,8 +173,7 @@ def forward_small_kernel(
         e, s, w, top = shares_of_all(c, scale, u + added, kappa, b)
         added, kappa, inverse = scale_slots(added, sum_of(e * w[:, None, :], 2), held, spare)
         put(trace + t * stride, slot, inverse)
-    if n_iters > 1:
-        put(trace + (n_iters + 2) * stride, slot, last)
+    put(trace + (n_iters + 2) * stride, slot, last)
 
     p = e * (w[:, None, :] * (mass * inverse)[:, :, None])
     put(plan + first * m * n, entry, p)

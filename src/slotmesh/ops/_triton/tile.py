@@ -139,16 +139,24 @@ def write_row(base, index, value, rows, m):
 
 
 @triton.jit
-def my_part(mail, m, n, width, C: tl.constexpr):
-    """The batch element and the inputs that this program works on."""
+def my_part(mail, m, n, sixteenths, pitch_sixteenths, C: tl.constexpr):
+    """The batch element and the inputs that this program works on.
+
+    Matrices that are read again and again have rows of ``pitch`` numbers, zeros from n on: a
+    multiple of 16 for any n, as the compiler can see, so that several are loaded at once. Their
+    addresses are aligned too.
+    """
     number = tl.program_id(0)
     if C.split > 1:
         # With 32 bits the compiler keeps more in registers than there are.
         number = number.to(tl.int64)
     element = (number // C.split).to(tl.int64)
     part = number % C.split
+    width = sixteenths * 16
+    pitch = pitch_sixteenths * 16
     start = part * width
-    place = (tl.arange(0, C.M), m, n, start, tl.minimum(start + width, n))
+    end = start + width
+    place = (tl.arange(0, C.M), m, n, start, tl.minimum(end, n), pitch, tl.minimum(end, pitch))
     post = (mail + element * (4 * C.split * C.M), part, 2 * C.split * C.M)
     return element, place, post
 
@@ -156,8 +164,12 @@ def my_part(mail, m, n, width, C: tl.constexpr):
 @triton.jit
 def columns(k, place, C: tl.constexpr):
     """The inputs of the k-th block."""
-    rows, m, n, start, stop = place
-    return start + k * C.N + tl.arange(0, C.N)
+    cols = place[3] + k * C.N + tl.arange(0, C.N)
+    if C.vector > 1:
+        # A thread loads this many inputs at once; with more, slots would be spread over warps.
+        at_once: tl.constexpr = C.vector
+        cols = tl.max_contiguous(cols, at_once)
+    return cols
 
 
 @triton.jit
@@ -191,7 +203,7 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
 @triton.jit
 def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexpr):
     """How many inputs are real, the mass of each if uniform, and whether any has some."""
-    rows, m, n, start, stop = place
+    rows, m, n, start, stop, pitch, edge = place
     real = total * 0 + n
     heavy = real
     if C.marginals or C.input_mask:
@@ -238,13 +250,13 @@ def input_masses(cols, stop, masses, C: tl.constexpr):
 @triton.jit
 def block(k, resident, source, there, place, masses, C: tl.constexpr):
     """The k-th block of costs, its columns, and the masses of its inputs."""
-    rows, m, n, start, stop = place
+    rows, m, n, start, stop, pitch, edge = place
     cols = columns(k, place, C)
     mass, counted = input_masses(cols, stop, masses, C)
     if C.resident:
         c = resident
     else:
-        c = read(source, rows, cols, m, n, stop)
+        c = read(source, rows, cols, m, pitch, edge)
         if not C.mesh:
             c = clean(c, there, masses[1], cols, stop, C)
     return c, cols, mass, counted
