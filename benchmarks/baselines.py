@@ -1,7 +1,9 @@
-"""Baselines for MESH: the inner gradient by autograd, and the pure-torch path compiled."""
+"""Baselines: MESH with autograd for the inner gradient, or compiled; Sinkhorn by Liger."""
 
+import importlib.util
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,6 +59,44 @@ def compiled_mesh() -> Callable[[Tensor, Tensor], Tensor]:
         fullgraph=True,
         dynamic=False,
     )
+
+
+def has_liger() -> bool:
+    """Return whether Liger (``pip install liger-kernel``) is installed."""
+    return importlib.util.find_spec("liger_kernel") is not None
+
+
+def liger_sinkhorn(
+    cost: Tensor, weight: Tensor, n_iters: int
+) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Return a function that computes plan and gradient by the kernels of Liger.
+
+    Its kernels normalise rows first and columns last, so they get the transposed cost. What they
+    compute besides (two gates per matrix) is little. Their input is laid out in advance.
+
+    Args:
+        cost: ``(batch, m, m)``, float32 on a GPU.
+        weight: ``(batch, m, m)``, the gradient of the plan.
+        n_iters: Sinkhorn iterations.
+    """
+    mhc: Any = importlib.import_module("liger_kernel.ops.mhc")
+    batch, m, _ = cost.shape
+    logits = -cost.transpose(1, 2).reshape(batch, m * m)
+    mix = torch.cat([logits.new_zeros(batch, 2 * m), logits], 1).contiguous()
+    bias, one = mix.new_zeros(mix.shape[1]), mix.new_ones(())
+    grad = weight.transpose(1, 2).contiguous()
+
+    def run() -> tuple[Tensor, Tensor]:
+        *_, plan, history = mhc.mhc_split_sinkhorn_fwd(
+            mix, bias, one, one, one, tmax=n_iters, pre_eps=0.0, sinkhorn_eps=0.0, post_mult=2.0,
+            return_hist=True,
+        )  # fmt: skip
+        back = mhc.mhc_sinkhorn_bwd(
+            mix, bias, one, grad, tmax=n_iters, sinkhorn_eps=0.0, hist=history
+        )
+        return plan.transpose(1, 2), -back.transpose(1, 2)
+
+    return run
 
 
 def _sinkhorn(cost: Tensor, u: Tensor, n_iters: int) -> tuple[Tensor, Tensor]:

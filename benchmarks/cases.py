@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-OpName = Literal["softmax", "sinkhorn", "mesh", "emd", "assign"]
-BaselineName = Literal["eager", "compiled", "pot", "scipy"]
+OpName = Literal["softmax", "sinkhorn", "mesh", "emd", "assign", "small"]
+BaselineName = Literal["eager", "compiled", "pot", "scipy", "liger"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class OpCase:
     @property
     def group(self) -> tuple[object, ...]:
         """Cases of the same group are prepared in one process: they may share compiled code."""
-        alone = {"emd": ("emd", self.m), "assign": ("assign",)}
+        alone = {"emd": ("emd", self.m), "assign": ("assign",), "small": ("small",)}
         return alone.get(self.op, (self.batch, self.n, self.m))
 
 
@@ -45,6 +45,8 @@ class Sizes:
     """Sizes of assignment problems."""
     sweep: tuple[Shape, ...] = ()
     """Sizes that show how the time grows with n and m."""
+    small: tuple[Shape, ...] = ()
+    """Many small matrices."""
 
 
 SIZES = {
@@ -55,6 +57,7 @@ SIZES = {
             *((64, n, 11) for n in (105, 256, 1024, 4096, 16_384, 65_536)),
             *((64, 4096, m) for m in (2, 4, 8, 16, 32, 64)),
         ),
+        small=((32_768, 4, 4),),
     ),
     ("cuda", True): Sizes(targets=((64, 105, 5), (64, 1024, 11)), pairs=((64, 5, 5),)),
     ("cpu", False): Sizes(
@@ -69,7 +72,12 @@ SIZES = {
 }
 """By type of device and ``--quick``."""
 AGAINST: dict[str, dict[OpName, tuple[BaselineName, ...]]] = {
-    "cuda": {"mesh": ("eager", "compiled"), "emd": ("pot",), "assign": ("scipy",)},
+    "cuda": {
+        "mesh": ("eager", "compiled"),
+        "emd": ("pot",),
+        "assign": ("scipy",),
+        "small": ("compiled", "liger"),
+    },
     "cpu": {"mesh": ("eager",)},
 }
 """Baselines by type of device. On a CPU, slotmesh itself uses POT and SciPy."""
@@ -89,7 +97,7 @@ def op_cases(kind: str, *, quick: bool = False) -> list[OpCase]:
     sizes = SIZES[kind, quick]
 
     def case(op: OpName, shape: Shape) -> OpCase:
-        compared = shape in sizes.targets or op == "assign"
+        compared = shape in sizes.targets or op in ("assign", "small")
         return OpCase(op, *shape, baselines=AGAINST[kind].get(op, ()) if compared else ())
 
     shapes = list(dict.fromkeys((*sizes.targets, *sizes.sweep)))
@@ -101,5 +109,6 @@ def op_cases(kind: str, *, quick: bool = False) -> list[OpCase]:
         "sinkhorn": shapes,
         "softmax": shapes,
         "assign": sizes.pairs,
+        "small": sizes.small,
     }
     return [case(op, shape) for op, chosen in every.items() for shape in chosen]
