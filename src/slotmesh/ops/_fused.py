@@ -322,7 +322,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        incoming = Incoming(*grads[:3], grads[6])
+        incoming = Incoming(grads[0], grads[1], grads[2], grads[6])
         needs = Operands(*ctx.needs_input_grad[1:])
         how = (run_backward, run_adjoint)
         # The operators say what they cannot do: a second derivative, a batch of gradients.
@@ -335,7 +335,7 @@ class _Eager(torch.autograd.Function):
         return None, *pull_back(ctx, incoming, needs, *how)
 
 
-_run_eager: Any = _Eager.apply
+_run_eager: Any = _Eager.apply  # pyright: ignore
 
 
 def _is_eager(tensors: list[Tensor]) -> bool:
@@ -344,7 +344,7 @@ def _is_eager(tensors: list[Tensor]) -> bool:
         not torch.compiler.is_compiling()
         and transform() is None
         and dispatch_modes() == 0
-        and not torch.jit.is_tracing()
+        and not _torch.jit.is_tracing()
         # Subclasses (fake, distributed, ...) bring rules of their own.
         and all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
     )
@@ -381,7 +381,7 @@ def fused_transport(
         plan=plan if plan.dtype == cost.dtype else plan.to(cost.dtype),
         u=u,
         v=v,
-        cost=changed if settings.mesh else cost,
+        cost=changed if settings.mesh and changed is not None else cost,
         marginal_error=error,
         n_iters=n_iters,
         converged=converged,
@@ -413,7 +413,8 @@ def _prepare(
     if init is not None:
         init = init.to(torch.float32).expand(*batch, m)
     operands = (cost, noise, a, b, slots, inputs, tau, init)
-    return Operands(*(None if x is None else x.contiguous() for x in operands)), settings
+    whole: Any = (None if x is None else x.contiguous() for x in operands)
+    return Operands(*whole), settings
 
 
 def flat_vector(x: Tensor | None) -> Tensor | None:

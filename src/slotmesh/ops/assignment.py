@@ -14,8 +14,8 @@ from slotmesh.ops.problem import Given, check_problem, problem
 
 AssignBackend = Literal["auto", "scipy", "triton"]
 
-# Slots and inputs that the kernel takes.
-MOST = (16, 16)
+# Elements of the smaller and of the larger side that the kernel takes.
+MOST = (128, 1024)
 
 
 @custom_op("slotmesh::assign", mutates_args=())
@@ -92,9 +92,9 @@ def assign(
         input_mask: ``(..., n)``, True where an input is real.
         maximize: Maximise the total instead.
         backend: ``"scipy"`` (any size, on the CPU: this waits for a GPU), ``"triton"`` (one kernel
-            on a CUDA device for at most 16 x 16, which does not wait), or ``"auto"``, the kernel
-            for CUDA tensors of these sizes, else SciPy. Both compute in float64; of equally good
-            matchings they may choose different ones.
+            on a CUDA device for at most 128 x 1024 or 1024 x 128, which does not wait), or
+            ``"auto"``, the kernel for CUDA tensors of these sizes, else SciPy. Both compute in
+            float64; of equally good matchings they may choose different ones.
 
     Returns:
         ``(..., m)`` int64, the input of each slot; -1 for padded slots, and for slots left over
@@ -113,7 +113,8 @@ def assign(
     batch, (m, n) = check_problem(given), cost.shape[-2:]
     if checks.can_read_values(*given.tensors()):
         problem(given)  # for its errors
-    solver = assign_small if use_solver("assign", backend, cost, MOST, "scipy") else assign_batch
+    most = MOST if m <= n else (MOST[1], MOST[0])
+    solver = assign_small if use_solver("assign", backend, cost, most, "scipy") else assign_batch
     partner = solver(
         cost.detach().expand(*batch, m, n).reshape(-1, m, n),
         _flat_mask(slot_mask, batch, m, cost),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from triton.compiler import CompiledKernel
+from triton.compiler import CompiledKernel  # pyright: ignore
 
 from slotmesh.ops import _fused
 from slotmesh.ops._kernel_types import Gradients, Incoming, Operands, Past, Results, Wanted
