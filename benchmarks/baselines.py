@@ -1,5 +1,6 @@
-"""Baselines: MESH with autograd inside, MESH in compiled torch, and loops over SciPy and POT."""
+"""Baselines: MESH with autograd inside or compiled, loops over SciPy and POT, Liger's Sinkhorn."""
 
+import importlib.util
 import math
 from collections.abc import Callable
 from typing import Any
@@ -109,6 +110,44 @@ def pot_loop(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
     transport: Any = ot.emd  # pyright: ignore
     plans = [transport(*one, numItermax=10_000_000) for one in zip(*given, strict=True)]
     return torch.from_numpy(np.stack(plans)).to(cost.device)
+
+
+def has_liger() -> bool:
+    """Return whether Liger (``pip install liger-kernel``) is installed."""
+    return importlib.util.find_spec("liger_kernel") is not None
+
+
+def liger_sinkhorn(
+    cost: Tensor, weight: Tensor, n_iters: int
+) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Return a function that computes plan and gradient by the kernels of Liger.
+
+    Its kernels normalise rows first and columns last, so they get the transposed cost. What they
+    compute besides (two gates per matrix) is little. Their input is laid out in advance.
+
+    Args:
+        cost: ``(batch, m, m)``, float32 on a GPU.
+        weight: ``(batch, m, m)``, the gradient of the plan.
+        n_iters: Sinkhorn iterations.
+    """
+    mhc: Any = importlib.import_module("liger_kernel.ops.mhc")
+    batch, m, _ = cost.shape
+    logits = -cost.transpose(1, 2).reshape(batch, m * m)
+    mix = torch.cat([logits.new_zeros(batch, 2 * m), logits], 1).contiguous()
+    bias, one = mix.new_zeros(mix.shape[1]), mix.new_ones(())
+    grad = weight.transpose(1, 2).contiguous()
+
+    def run() -> tuple[Tensor, Tensor]:
+        *_, plan, history = mhc.mhc_split_sinkhorn_fwd(
+            mix, bias, one, one, one, tmax=n_iters, pre_eps=0.0, sinkhorn_eps=0.0, post_mult=2.0,
+            return_hist=True,
+        )  # fmt: skip
+        back = mhc.mhc_sinkhorn_bwd(
+            mix, bias, one, grad, tmax=n_iters, sinkhorn_eps=0.0, hist=history
+        )
+        return plan.transpose(1, 2), -back.transpose(1, 2)
+
+    return run
 
 
 def _sinkhorn(cost: Tensor, u: Tensor, n_iters: int) -> tuple[Tensor, Tensor]:

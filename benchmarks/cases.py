@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-OpName = Literal["softmax", "sinkhorn", "mesh", "mesh_implicit", "emd", "assign"]
-BaselineName = Literal["eager", "compiled", "pot", "scipy"]
+OpName = Literal["softmax", "sinkhorn", "mesh", "mesh_implicit", "emd", "assign", "small"]
+BaselineName = Literal["eager", "compiled", "pot", "scipy", "liger"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class OpCase:
     @property
     def group(self) -> tuple[object, ...]:
         """Cases of the same group are prepared in one process: they may share compiled code."""
-        alone = {"emd": ("emd", self.m), "assign": ("assign",)}
+        alone = {"emd": ("emd", self.m), "assign": ("assign",), "small": ("small",)}
         return alone.get(self.op, (self.batch, self.n, self.m))
 
 
@@ -49,16 +49,19 @@ class Sizes:
     """Sizes of exact transport that is an assignment."""
     implicit: tuple[Shape, ...] = ()
     """Sizes of MESH with both gradients, that of a converged plan too."""
+    small: tuple[Shape, ...] = ()
+    """Many small matrices."""
 
 
 SIZES = {
     ("cuda", False): Sizes(
         targets=((64, 105, 5), (64, 1024, 11), (64, 4096, 6), (64, 4096, 11)),
-        pairs=((64, 5, 5), (64, 10, 10), (960, 5, 5)),
+        pairs=((64, 5, 5), (64, 10, 10), (960, 5, 5), (8, 128, 128), (64, 128, 128)),
         sweep=(
             *((64, n, 11) for n in (105, 256, 1024, 4096, 16_384, 65_536)),
             *((64, 4096, m) for m in (2, 4, 8, 16, 32, 64)),
         ),
+        small=((32_768, 4, 4),),
     ),
     ("cuda", True): Sizes(targets=((64, 105, 5), (64, 1024, 11)), pairs=((64, 5, 5),)),
     ("cpu", False): Sizes(
@@ -77,7 +80,12 @@ SIZES = {
 }
 """By type of device and ``--quick``."""
 AGAINST: dict[str, dict[OpName, tuple[BaselineName, ...]]] = {
-    "cuda": {"mesh": ("eager", "compiled"), "emd": ("pot",), "assign": ("scipy",)},
+    "cuda": {
+        "mesh": ("eager", "compiled"),
+        "emd": ("pot",),
+        "assign": ("scipy",),
+        "small": ("compiled", "liger"),
+    },
     "cpu": {"mesh": ("eager",), "emd": ("pot",), "assign": ("scipy",)},
 }
 """Baselines by type of device."""
@@ -97,7 +105,7 @@ def op_cases(kind: str, *, quick: bool = False) -> list[OpCase]:
     sizes = SIZES[kind, quick]
 
     def case(op: OpName, shape: Shape) -> OpCase:
-        compared = shape in (*sizes.targets, *sizes.exact) or op == "assign"
+        compared = shape in (*sizes.targets, *sizes.exact) or op in ("assign", "small")
         return OpCase(op, *shape, baselines=AGAINST[kind].get(op, ()) if compared else ())
 
     shapes = list(dict.fromkeys((*sizes.targets, *sizes.sweep)))
@@ -110,5 +118,6 @@ def op_cases(kind: str, *, quick: bool = False) -> list[OpCase]:
         "sinkhorn": shapes,
         "softmax": shapes,
         "assign": sizes.pairs,
+        "small": sizes.small,
     }
     return [case(op, shape) for op, chosen in every.items() for shape in chosen]

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.timing import Timed
 
 KINDS: dict[str, str] = {
-    "transport": r"^(forward|backward|emd|adjoint_\w+)_kernel",
+    "transport": r"^(forward|backward|emd|adjoint_\w+|\w+_small)_kernel",
     "distance": r"^distance_",
     "marginal": r"^logit_",
     "convolution": r"fprop|dgrad|wgrad|conv|cudnn",

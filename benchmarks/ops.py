@@ -13,7 +13,7 @@ from benchmarks.timing import Timed, peak_memory, time_together
 
 CASE = OpCase
 # Timed as CUDA graphs; the other baselines are timed as plain calls.
-CAPTURED = (OURS, "compiled")
+CAPTURED = (OURS, "compiled", "liger")
 
 
 def measure_ops(
@@ -67,8 +67,8 @@ class PreparedOp:
         for name, found in times.items():
             if name == OURS:
                 self.row |= found.row()
-            elif name == "call":
-                self.row["call_ms"] = found.row()["ms"]
+            elif name in ("call", "forward"):
+                self.row[f"{name}_ms"] = found.row()["ms"]
             else:
                 self.others[name] |= found.row()
         return self.row | {"baselines": self.others}
@@ -91,6 +91,8 @@ class PreparedOp:
             self.runs[name] = timed
             if timed is not run and name == OURS:
                 self.runs["call"] = run
+                if problem.forward is not None:
+                    self.runs["forward"] = type(timed)(problem.forward)  # pyright: ignore
         return {"error": noted(errors), "passed": right}
 
     def _add_memory(self, problem: OpProblem) -> None:

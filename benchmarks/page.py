@@ -22,6 +22,8 @@ IMAGES = "images/speed"
 Result = dict[str, Any]
 
 # Kinds of kernels, abbreviated.
+# Operations whose calls without a graph are shown.
+_CALLED = ("softmax", "sinkhorn", "mesh")
 _HEADS = {
     "transport": "transport",
     "distance": "distance",
@@ -127,6 +129,8 @@ def _ops(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
         lines += [f"```{{image}} {IMAGES}/{stem}.svg", f":alt: {alt}", "```", ""]
     lines += _against(rows)
     lines += _sizes(rows)
+    lines += _eager(rows)
+    lines += _small(rows)
     pairs = [row for row in rows if row["name"] == "assign"]
     if pairs:
         body = [[*_size(row), milliseconds(row), *_baselines(row, ["scipy"])] for row in pairs]
@@ -163,6 +167,41 @@ def _against(rows: list[Measurement]) -> list[str]:
         ratio = _ratio(found[16_384], found[4096])
         lines += [f"At m = {same['m']}, n = 16,384 takes {ratio} times as long as n = 4,096.", ""]
     return _folded("MESH and its baselines", lines)
+
+
+def _eager(rows: list[Measurement]) -> list[str]:
+    """Operations as they are called without a graph."""
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in rows:
+        if row["name"] in _CALLED and "call_ms" in row:
+            found.setdefault(tuple(_size(row)), {})[row["name"]] = row["call_ms"]
+    if not found:
+        return []
+    body = [
+        [*size, *(three(times[name]) if name in times else NOTHING for name in _CALLED)]
+        for size, times in found.items()
+    ]
+    text = "Called one by one, without a graph, ms per call; most of it is the processor's time:"
+    return [text, "", *_table(["batch", "n", "m", *(NAMES[name] for name in _CALLED)], body)]
+
+
+def _small(rows: list[Measurement]) -> list[str]:
+    """Many small matrices."""
+    chosen = [row for row in rows if row["name"] == "small"]
+    if not chosen:
+        return []
+    others = ["compiled", "liger"]
+    body = [
+        [
+            *_size(row),
+            three(row["forward_ms"]) if "forward_ms" in row else NOTHING,
+            milliseconds(row),
+            *_baselines(row, others),
+        ]
+        for row in chosen
+    ]
+    head = ["batch", "n", "m", "forward", "forward and backward", "compiled", "Liger"]
+    return ["Sinkhorn of many small matrices, 20 iterations, in ms:", "", *_table(head, body)]
 
 
 def _is_mesh(row: Measurement, same: dict[str, int]) -> bool:

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.baselines import compiled_mesh, eager_mesh, pot_loop, scipy_loop
+from benchmarks.baselines import (
+    compiled_mesh,
+    eager_mesh,
+    has_liger,
+    liger_sinkhorn,
+    pot_loop,
+    scipy_loop,
+)
 from benchmarks.cases import OpCase, OpName
 from benchmarks.gate import (
     assignment_errors,
@@ -34,6 +41,8 @@ class OpProblem(ABC):
 
     direction = "forward"
     """What is timed."""
+    forward: Callable[[], Any] | None = None
+    """What is timed a second time without its backward, if anything."""
 
     def __init__(self, case: OpCase, device: torch.device) -> None:
         self.case = case
@@ -145,6 +154,37 @@ class SinkhornProblem(PlanProblem):
         return ops.sinkhorn(cost, backend="torch").plan
 
 
+class SmallProblem(PlanProblem):
+    """Many small matrices, 20 iterations of Sinkhorn each."""
+
+    n_iters = 20
+
+    def __init__(self, case: OpCase, device: torch.device) -> None:
+        super().__init__(case, device)
+        still = self.cost.detach()
+        self.forward = lambda: ops.sinkhorn(still, n_iters=self.n_iters).plan
+
+    def plans(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Return ours and the pure-torch path compiled."""
+        plans: dict[str, Callable[[Tensor], Tensor]] = {
+            OURS: lambda cost: ops.sinkhorn(cost, n_iters=self.n_iters).plan
+        }
+        if "compiled" in self.case.baselines:
+            plans["compiled"] = torch.compile(self.truth, fullgraph=True, dynamic=False)
+        return plans
+
+    def runs(self) -> dict[str, Callable[[], Any]]:
+        """Return these with their gradients, and the kernels of Liger if it is installed."""
+        found = super().runs()
+        if "liger" in self.case.baselines and has_liger():
+            found["liger"] = liger_sinkhorn(self.cost.detach(), self.weight, self.n_iters)
+        return found
+
+    def truth(self, cost: Tensor) -> Tensor:
+        """Return the plan of the pure-torch backend."""
+        return ops.sinkhorn(cost, n_iters=self.n_iters, backend="torch").plan
+
+
 class MeshProblem(PlanProblem):
     """MESH with its defaults: four steps of five iterations, and five more for the plan."""
 
@@ -244,4 +284,5 @@ PROBLEMS: dict[OpName, type[OpProblem]] = {
     "mesh_implicit": ImplicitMeshProblem,
     "emd": ExactProblem,
     "assign": AssignProblem,
+    "small": SmallProblem,
 }

@@ -248,7 +248,8 @@ def test_cases_are_the_targets_and_the_sweeps() -> None:
     cases = op_cases("cuda")
     assert len(set(cases)) == len(cases)
     compared = {(c.batch, c.n, c.m) for c in cases if "compiled" in c.baselines}
-    assert compared == {(64, 105, 5), (64, 1024, 11), (64, 4096, 6), (64, 4096, 11)}
+    targets = {(64, 105, 5), (64, 1024, 11), (64, 4096, 6), (64, 4096, 11)}
+    assert compared == targets | {(32_768, 4, 4)}
     meshes = [c for c in cases if c.op == "mesh"]
     assert {c.n for c in meshes if c.m == 11} == {105, 256, 1024, 4096, 16_384, 65_536}
     assert {2, 64} <= {c.m for c in meshes if c.n == 4096}
@@ -370,3 +371,10 @@ def test_help_fits_80_columns(
     said = capsys.readouterr().out
     assert said.startswith("usage: python -m benchmarks ")
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_many_small_matrices():
+    [row] = measure_ops([OpCase("small", 5, 4, 4)], CPU, 0.001)
+    assert row["passed"], row
+    assert row["error"]["gradient"] < 1e-4
+    assert row["ms"] > 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slotmesh.ops import Transport, mesh
+from slotmesh.ops import Transport, _fused, mesh
 
 from ._reference import close
 
@@ -105,6 +105,7 @@ def blocks_of(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return launch.Cut(cut.M, columns, cut.split, 1)
 
     monkeypatch.setattr(launch, "choose", narrow)
+    monkeypatch.setattr(_fused, "SMALL", 0)
 
 
 def same_captured(eager: tuple[Tensor, ...], run: Callable[[], tuple[Tensor, ...]]) -> None:

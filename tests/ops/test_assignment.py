@@ -121,7 +121,7 @@ def test_chosen_solver(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert operators_of(lambda: assign(randn(2, 3, 4, seed=0))) == ["assign"]
     with FakeTensorMode():  # a device that need not be there, whose values cannot be read
-        small, large = (torch.empty(2, 16, n, device="cuda") for n in (16, 17))
+        small, large = (torch.empty(2, 128, n, device="cuda") for n in (1024, 1025))
         monkeypatch.setattr(_fused, "_HAS_TRITON", True)
         assert operators_of(lambda: assign(small)) == ["assign_small"]
         assert operators_of(lambda: assign(large)) == ["assign"]

@@ -31,7 +31,7 @@ def test_a_call_with_its_backward_passes_through_eight_files(device, op, options
         if event == "call" and frame.f_code.co_name != "<module>":
             called.add(frame.f_code.co_filename)
 
-    cost = torch.rand(1, 2, 5, device=device).requires_grad_()
+    cost = torch.rand(1, 2, 70, device=device).requires_grad_()
     a = torch.full((1, 2), 1.0, device=device)
     # What a process does once is no part of the way.
     op(cost, a, n_iters=2, backend="triton", **options).plan.square().sum().backward()

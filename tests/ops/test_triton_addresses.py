@@ -13,16 +13,8 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops._distance import distance_backward, distance_op
-from slotmesh.ops._fused import (
-    Incoming,
-    Operands,
-    Past,
-    Results,
-    Wanted,
-    plan_adjoint,
-    transport_backward,
-    transport_op,
-)
+from slotmesh.ops._kernel_types import Incoming, Operands, Past, Results, Wanted
+from slotmesh.ops._operator import plan_adjoint, transport_backward, transport_op
 from slotmesh.ops.assignment import assign_small
 from slotmesh.ops.emd.triton import emd_small
 from slotmesh.ops.logit import logit_backward, logit_op
@@ -122,7 +114,17 @@ MANY = 2**26
 def test_transport_of_a_large_batch(walk: Walk) -> None:
     cost, a, b = meta(MANY, 2, 32), meta(MANY, 2), meta(MANY, 32)
     masses = (a, b, meta(MANY, 2).bool(), meta(MANY, 32).bool(), meta(MANY))
-    transport_op._init_fn(*Operands(cost, None, *masses, a), *SolverSettings(n_iters=2))
+    few = SolverSettings(n_iters=2)
+    small = Results(*transport_op._init_fn(*Operands(cost, None, *masses, a), *few))
+    transport_backward._init_fn(
+        *Operands(cost, None, *masses, None),
+        *Past(small.trace, None),
+        *Incoming(cost, a, b, None),
+        *few,
+        *Wanted(True, True, True, F32),
+    )
+    assert walk.furthest["forward_small_kernel", "cost"] > 2**33
+    assert walk.furthest["backward_small_kernel", "g_cost"] > 2**33
     settings = SolverSettings(n_iters=2, mesh=True, n_steps=2, length=1.0, reuse=True, keep=True)
     found = Results(*transport_op._init_fn(*Operands(cost, cost, *masses, None), *settings))
     transport_backward._init_fn(

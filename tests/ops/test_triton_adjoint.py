@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slotmesh.ops import mesh, sinkhorn
-from slotmesh.ops._fused import plan_adjoint
+from slotmesh.ops._operator import plan_adjoint
 
 from ._kernels import both, near, same_captured
 from ._reference import close, randn

@@ -12,7 +12,7 @@ from slotmesh.ops.assignment import assign_small
 
 from ._reference import randn
 
-SIZES = [(1, 1), (1, 5), (5, 1), (2, 3), (4, 4), (7, 5), (9, 16), (16, 16)]
+SIZES = [(1, 1), (1, 5), (5, 1), (2, 3), (4, 4), (7, 5), (9, 16), (16, 16), (17, 40), (40, 17)]
 
 
 def check_best(cost, partner, maximize=False, slots=None, inputs=None):
@@ -137,8 +137,10 @@ def test_compiles_as_one_graph(device):
 
 
 def test_what_the_kernel_cannot_do(device):
-    cost = torch.zeros(3, 17, device=device)
-    with pytest.raises(ValueError, match=r"assign: backend is 'triton'.*3 x 17.*16 x 16.*'scipy'"):
+    cost = torch.zeros(129, 130, device=device)
+    with pytest.raises(
+        ValueError, match=r"assign: backend is 'triton'.*129 x 130.*128 x 1024.*'scipy'"
+    ):
         assign(cost, backend="triton")
     assert assign(cost).tolist() == assign(cost, backend="scipy").tolist()
     with pytest.raises(ValueError, match="assign: backend is 'cuda', expected one of 'auto'"):
@@ -161,6 +163,19 @@ def test_the_kernel_is_the_default_on_a_gpu_and_waits_for_nothing(no_waiting):
     graph.replay()
     check_best(cost[0], captured[0])
     # SciPy comes by way of the CPU, which waits.
-    for big, backend in ((torch.zeros(3, 17, device="cuda"), "auto"), (cost, "scipy")):
+    for big, backend in ((torch.zeros(129, 130, device="cuda"), "auto"), (cost, "scipy")):
         with no_waiting(), pytest.raises(RuntimeError, match="synchronizing"):
             assign(big, backend=backend)
+
+
+@pytest.mark.parametrize(("m", "n"), [(128, 1024), (1024, 100), (20, 100), (128, 128)])
+def test_larger_matrices(device, m, n):
+    if device == "cpu":
+        m, n = m // 4, n // 4  # an interpreter has its time
+    cost = randn(2, m, n, seed=m + n, dtype=torch.float32).to(device)
+    inputs = randn(2, n, seed=1).to(device) > -1.0
+    for c, p in zip(cost, assign(cost, backend="triton"), strict=True):
+        check_best(c, p)
+    partner = assign(cost, input_mask=inputs, backend="triton")
+    for c, p, mask in zip(cost, partner, inputs, strict=True):
+        check_best(c, p, inputs=mask)

@@ -24,16 +24,8 @@ import slotmesh.ops
 from slotmesh import mesh, sinkhorn
 from slotmesh.ops import assign, emd, pairwise_cost
 from slotmesh.ops._distance import distance_backward, distance_op
-from slotmesh.ops._fused import (
-    Incoming,
-    Operands,
-    Past,
-    Results,
-    Wanted,
-    plan_adjoint,
-    transport_backward,
-    transport_op,
-)
+from slotmesh.ops._kernel_types import Incoming, Operands, Past, Results, Wanted
+from slotmesh.ops._operator import plan_adjoint, transport_backward, transport_op
 from slotmesh.ops.assignment import assign_small
 from slotmesh.ops.emd.triton import emd_small
 from slotmesh.ops.logit import logit_backward, logit_op
@@ -110,6 +102,11 @@ def run_all(batch: int = 2, n: int = 40) -> None:
         *settings,
         *Wanted(True, True, False, F32),
     )
+    tiny, few = Operands(zeros(batch, 3, 4), *[None] * 7), SolverSettings(n_iters=2)
+    found = Results(*transport_op._init_fn(*tiny, *few))
+    into = Incoming(tiny.cost, None, None, None)
+    wanted = Wanted(False, False, False, F32)
+    transport_backward._init_fn(*tiny, *Past(found.trace, None), *into, *few, *wanted)
     plan_adjoint._init_fn(cost, cost, 1.0)
     queries, keys = zeros(batch, 3, 8), zeros(batch, n, 8)
     distance_op._init_fn(queries, keys, False)

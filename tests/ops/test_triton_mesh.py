@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from slotmesh.ops import EntropyObjective, mesh
-from slotmesh.ops._fused import Operands, transport_op
+from slotmesh.ops._kernel_types import Operands
+from slotmesh.ops._operator import transport_op
 from slotmesh.ops.problem import SolverSettings
 
 from ._kernels import blocks_of, both, same_captured

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from slotmesh.ops import _fused, sinkhorn
-from slotmesh.ops._fused import Operands, transport_op
+from slotmesh.ops._kernel_types import Operands
+from slotmesh.ops._operator import transport_op
 from slotmesh.ops.problem import SolverSettings
 
 from ._kernels import blocks_of, both
@@ -250,7 +251,7 @@ def test_exchange_between_programs(device):
         bits = sent.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
         mail[turn, size : 2 * size] = bits | (turn + 1) << 32
     x, y, mail = mine.clone().to(device), (2 * mine).to(device), mail.to(device)
-    exchange_kernel[(1,)](x, y, mail, 0, Case(m, 32, split, 1))
+    exchange_kernel[(1,)](x, y, mail, 0, Case(m, 32, split))
     close(x.cpu(), mine + theirs, 0)
     close(y.cpu(), 2 * mine + 10 * theirs + 100 * torch.maximum(mine, theirs), 1e-4)
     # What was sent: the number in the low half of a word, the count of exchanges in the high half.

@@ -1,5 +1,6 @@
 """Transport operations: tensors in, tensors out."""
 
+from slotmesh.ops import _operator as _operator  # makes the operators known to torch
 from slotmesh.ops._backends import Backends, BackendStatus, backends
 from slotmesh.ops.assignment import assign
 from slotmesh.ops.checks import ValueChecks, set_value_checks

@@ -1,20 +1,30 @@
-"""``sinkhorn`` and ``mesh`` as one operator of torch on top of the kernels, and when it can run.
+"""``sinkhorn`` and ``mesh`` on top of the kernels: when they can run, and how they are derived.
 
-The operators (``slotmesh::transport`` and its gradients) are known to torch without triton, which
-is imported when one of them runs.
+An eager call launches kernels itself. Whatever traces the call (``torch.compile``,
+``torch.export``, a dispatch mode) sees one operator of torch instead, from
+:mod:`slotmesh.ops._operator`. Triton is imported when a kernel runs.
 """
 
 import importlib.util
+import math
 import os
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from slotmesh.ops import checks
-from slotmesh.ops._private import custom_op, transform, unpack_dual
+from slotmesh.ops._kernel_types import (
+    SHOWN,
+    Gradients,
+    Incoming,
+    Operands,
+    Past,
+    Results,
+    Wanted,
+)
+from slotmesh.ops._private import dispatch_modes, is_batched_gradient, transform, unpack_dual
 from slotmesh.ops.problem import (
-    CONVERGED,
     Given,
     SolverSettings,
     check_problem,
@@ -33,8 +43,11 @@ BACKENDS: tuple[Backend, ...] = ("auto", "torch", "triton", "cpu")
 MOST_SLOTS, MOST_INPUTS = 64, 65_536
 # Per batch element, over slots and iterations: the kernels use 32-bit offsets inside it.
 MOST_RECORDED = 2**31 - 1
+# Numbers of a program with several small matrices.
+SMALL = 128
 HALF_OR_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 
+_torch: Any = torch
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -116,220 +129,119 @@ def _fits(op: str, backend: str, reason: str | None, fix: str) -> bool:
     return reason is None
 
 
-# ---- the operators ----
+# ---- running the kernels ----
 
 
-class Operands(NamedTuple):
-    """Tensors of a kernel: one batch dimension, contiguous; None where there is nothing."""
-
-    cost: Tensor  # (B, m, n), any floating dtype up to float32
-    noise: Tensor | None  # (B, m, n), in units of sigma
-    a: Tensor | None  # (B, m), together with b or not at all
-    b: Tensor | None  # (B, n)
-    slots: Tensor | None  # (B, m), True where real
-    inputs: Tensor | None  # (B, n)
-    tau: Tensor | None  # (B,), used instead of the temperature
-    init: Tensor | None  # (B, m), the first u
-
-
-class Results(NamedTuple):
-    """What the forward kernel fills."""
-
-    plan: Tensor  # (B, m, n), in the dtype of the cost
-    u: Tensor  # (B, m)
-    v: Tensor  # (B, n)
-    error: Tensor  # (B,), of the marginals
-    trace: Tensor  # (1 + kept steps, B, 3 n_iters, m), for the backward kernel
-    changed: Tensor  # (B, m, n), the adjusted cost; empty for Sinkhorn, like the next
-    history: Tensor  # (kept steps, B, m, n), the costs before it
+def small_group(m: int, n: int, settings: SolverSettings) -> int:
+    """How many small matrices share a program; 0 if each has its own."""
+    if settings.mesh:
+        return 0
+    rows = columns = 2
+    while rows < m:
+        rows *= 2
+    while columns < n:
+        columns *= 2
+    group = SMALL // (rows * columns)
+    return group if group > 1 else 0
 
 
-class Past(NamedTuple):
-    """What the forward kernel leaves for the backward kernel."""
-
-    trace: Tensor
-    history: Tensor | None  # None unless the gradient goes through all steps
-
-
-class Incoming(NamedTuple):
-    """Gradients of results; None where there is none."""
-
-    plan: Tensor | None
-    u: Tensor | None
-    v: Tensor | None
-    changed: Tensor | None
-
-
-class Wanted(NamedTuple):
-    """Which gradients to compute besides that of the cost, and the dtype of that one."""
-
-    masses: bool
-    tau: bool
-    init: bool
-    dtype: torch.dtype
-
-
-class Gradients(NamedTuple):
-    """What the backward kernel fills; empty where not wanted."""
-
-    cost: Tensor
-    a: Tensor
-    b: Tensor
-    tau: Tensor
-    init: Tensor
-
-
-_SCHEMA = {
-    Tensor: "Tensor",
-    Tensor | None: "Tensor?",
-    float: "float",
-    float | None: "float?",
-    int: "SymInt",
-    bool: "bool",
-    torch.dtype: "ScalarType",
-}
-
-
-def _flat_op(name: str, returns: type[Any], *parts: type[Any]) -> Any:
-    """Make an operator of a function of NamedTuples; torch.library wants flat arguments."""
-    # Numbered, as two parts may have fields of one name.
-    hints = [kind for part in parts for kind in get_type_hints(part).values()]
-    arguments = ", ".join(f"{_SCHEMA[kind]} x{i}" for i, kind in enumerate(hints))
-    schema = f"({arguments}) -> ({', '.join(['Tensor'] * len(returns._fields))})"
-
-    def decorate(function: Any) -> Any:
-        def flat(*args: Any) -> tuple[Tensor, ...]:
-            return tuple(function(*_split(args, *parts)))
-
-        return custom_op(name, flat, mutates_args=(), schema=schema)
-
-    return decorate
-
-
-def _split(args: tuple[Any, ...], *parts: Any) -> list[Any]:
-    """Flat arguments as NamedTuples again."""
-    found: list[Any] = []
-    for part in parts:
-        size = len(part._fields)
-        found.append(part(*args[:size]))
-        args = args[size:]
-    return found
-
-
-@_flat_op("slotmesh::transport", Results, Operands, SolverSettings)
-def transport_op(operands: Operands, settings: SolverSettings) -> Results:
-    """Sinkhorn, or MESH."""
-    from slotmesh.ops._triton import launch
-
-    results = _results(operands, settings)
-    launch.forward(operands, settings, results)
-    return results
-
-
-@transport_op.register_fake
-def _(*args: Any) -> Results:
-    return _results(*_split(args, Operands, SolverSettings))
-
-
-def _results(operands: Operands, settings: SolverSettings) -> Results:
+def results_of(operands: Operands, settings: SolverSettings) -> Results:
+    """Memory for the forward kernel; None where it writes nothing."""
     cost, mesh = operands.cost, settings.mesh
-    batch, m, n = cost.shape
+    *batch, m, n = cost.shape
     kept = settings.n_steps if settings.keep else 0
+    count, n_iters = math.prod(batch), settings.n_iters
+    recorded = n_iters + 3 if small_group(m, n, settings) else 3 * n_iters
 
-    def empty(*shape: int) -> Tensor:
-        return cost.new_empty(shape, dtype=torch.float32)
+    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return cost.new_empty(shape, dtype=dtype)
 
     return Results(
-        plan=torch.empty_like(cost),
-        u=empty(batch, m),
-        v=empty(batch, n),
-        error=empty(batch),
-        trace=empty(kept + 1, batch, 3 * settings.n_iters, m),
-        changed=empty(batch, m, n) if mesh else empty(0),
-        history=empty(kept, batch, m, n) if mesh else empty(0),
+        plan=cost.new_empty(cost.shape),
+        u=empty(*batch, m),
+        v=empty(*batch, n),
+        error=empty(*batch),
+        n_iters=empty(*batch, dtype=torch.int64),
+        converged=empty(*batch, dtype=torch.bool),
+        changed=empty(*batch, m, n) if mesh else None,
+        trace=empty(kept + 1, count, recorded, m),
+        history=empty(kept, *batch, m, n) if kept else None,
     )
 
 
-@_flat_op(
-    "slotmesh::transport_backward", Gradients, Operands, Past, Incoming, SolverSettings, Wanted
-)
-def transport_backward(
-    operands: Operands, past: Past, incoming: Incoming, settings: SolverSettings, wanted: Wanted
-) -> Gradients:
-    """Gradients through the iterations; ``operands.cost`` is the cost that the plan belongs to."""
-    from slotmesh.ops._triton import launch
-
-    grads = _gradients(operands, past, wanted)
-    into = Incoming(*(None if g is None else g.contiguous() for g in incoming))
-    launch.backward(operands, past, into, settings, wanted, grads)
-    return grads._replace(cost=grads.cost.to(wanted.dtype))
-
-
-@transport_backward.register_fake
-def _(*args: Any) -> Gradients:
-    operands, past, _, _, wanted = _split(args, Operands, Past, Incoming, SolverSettings, Wanted)
-    grads = _gradients(operands, past, wanted)
-    return grads._replace(cost=grads.cost.to(wanted.dtype))
-
-
-def _gradients(operands: Operands, past: Past, wanted: Wanted) -> Gradients:
+def gradients_of(operands: Operands, past: Past, wanted: Wanted) -> Gradients:
+    """Memory for the backward kernel; None where it writes nothing."""
     cost = operands.cost
-    batch, m, n = cost.shape
+    *batch, m, n = cost.shape
 
-    def vector(needed: bool, *shape: int) -> Tensor:
-        return cost.new_empty(shape if needed else (0,), dtype=torch.float32)
+    def vector(needed: bool, *shape: int) -> Tensor | None:
+        return cost.new_empty(shape, dtype=torch.float32) if needed else None
 
     # Several Sinkhorns add to one gradient, which half precision would round each time.
     kind = wanted.dtype if past.history is None else torch.float32
     return Gradients(
         cost=cost.new_empty(cost.shape, dtype=kind),
-        a=vector(wanted.masses, batch, m),
-        b=vector(wanted.masses, batch, n),
-        tau=vector(wanted.tau, batch),
-        init=vector(wanted.init, batch, m),
+        a=vector(wanted.masses, *batch, m),
+        b=vector(wanted.masses, *batch, n),
+        tau=vector(wanted.tau, *batch),
+        init=vector(wanted.init, *batch, m),
     )
 
 
-@custom_op("slotmesh::plan_adjoint", mutates_args=())
-def plan_adjoint(plan: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Pull a gradient of plans (B, m, n) back to log kernels, times scale, a and b.
+def run_forward(operands: Operands, settings: SolverSettings) -> Results:
+    """Sinkhorn, or MESH."""
+    from slotmesh.ops._triton import launch
 
-    As :func:`slotmesh.ops.sinkhorn.implicit.plan_adjoint`; masses are float32 in any case.
+    results = results_of(operands, settings)
+    launch.forward(operands, settings, results)
+    return results
+
+
+def run_backward(
+    operands: Operands, past: Past, incoming: Incoming, settings: SolverSettings, wanted: Wanted
+) -> Gradients:
+    """Gradients through the iterations; ``operands.cost`` is the cost that the plan belongs to."""
+    from slotmesh.ops._triton import launch
+
+    grads = gradients_of(operands, past, wanted)
+    into = Incoming(*(None if g is None else g.contiguous() for g in incoming))
+    launch.backward(operands, past, into, settings, wanted, grads)
+    return grads._replace(cost=grads.cost.to(wanted.dtype))
+
+
+def run_adjoint(plan: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Pull a gradient of plans (..., m, n) back to log kernels, times scale, a and b.
+
+    As :func:`slotmesh.ops._implicit.plan_adjoint`; masses are float32 in any case.
     """
     from slotmesh.ops._triton.adjoint import adjoint
 
-    found = _adjoint(plan)
+    found = adjoint_of(plan)
     if plan.numel():
         adjoint(plan.contiguous(), grad.contiguous(), *found, scale)
     return found
 
 
-@plan_adjoint.register_fake
-def _(plan: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    return _adjoint(plan)
-
-
-def _adjoint(plan: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    batch, m, n = plan.shape
+def adjoint_of(plan: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for the adjoint kernels."""
     return (
-        plan.new_empty((batch, m, n)),
-        plan.new_empty((batch, m), dtype=torch.float32),
-        plan.new_empty((batch, n), dtype=torch.float32),
+        plan.new_empty(plan.shape),
+        plan.new_empty(plan.shape[:-1], dtype=torch.float32),
+        plan.new_empty((*plan.shape[:-2], plan.shape[-1]), dtype=torch.float32),
     )
 
 
 # ---- derivatives ----
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    operands, settings = _split(inputs, Operands, SolverSettings)
-    results = Results(*output)
+def save(
+    ctx: Any, operands: Operands, settings: SolverSettings, results: Results, *hidden: Any
+) -> None:
+    """Keep what the derivative needs, and say which results have none; nor have the hidden ones."""
     ctx.set_materialize_grads(False)
     ctx.settings, ctx.dtype = settings, operands.cost.dtype
     cost = results.changed if settings.mesh else operands.cost
-    constant = [results.error, results.trace, results.history]
-    if not settings.mesh:
-        constant.append(results.changed)
+    constant = [results.error, results.n_iters, results.converged, *hidden]
     if settings.implicit:
         constant += [results.u, results.v]
         kept = (results.plan, None)
@@ -340,20 +252,30 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
     ctx.save_for_backward(cost, *operands[2:7], *kept)
 
 
-def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+def pull_back(
+    ctx: Any, incoming: Incoming, needs: Operands, backward: Any, adjoint: Any
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the operands.
+
+    Args:
+        ctx: What :func:`save` filled.
+        incoming: Gradients of the results.
+        needs: Which operands need one.
+        backward: :func:`run_backward`, or the operator of it.
+        adjoint: :func:`run_adjoint`, or the operator of it.
+    """
     cost, a, b, slots, inputs, tau, first, history = ctx.saved_tensors
     operands = Operands(cost, None, a, b, slots, inputs, tau, None)
-    needs = Operands(*ctx.needs_input_grad[: len(Operands._fields)])
     settings = ctx.settings
-    incoming = Incoming(grads[0], grads[1], grads[2], grads[5] if settings.mesh else None)
     if settings.implicit:
-        found = _implicit(operands, first, incoming, settings)
+        found = _implicit(operands, first, incoming, settings, adjoint)
+    elif all(g is None for g in incoming):
+        found = (None,) * 5
     else:
         # The noise gets the gradient of the cost as well, in float32.
         dtype = torch.float32 if needs.noise else ctx.dtype
         wanted = Wanted(bool(needs.a or needs.b), bool(needs.tau), bool(needs.init), dtype)
-        past = Past(first, history)
-        found = transport_backward(*operands, *past, *incoming, *settings, *wanted)
+        found = backward(operands, Past(first, history), incoming, settings, wanted)
     grad_cost, grad_a, grad_b, grad_tau, grad_init = found
     given = grad_cost is not None
     return (
@@ -365,21 +287,20 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         None,
         grad_tau if needs.tau else None,
         grad_init if needs.init else None,
-        *(None,) * len(settings),
     )
 
 
 def _implicit(
-    operands: Operands, plan: Tensor, incoming: Incoming, settings: SolverSettings
+    operands: Operands, plan: Tensor, incoming: Incoming, settings: SolverSettings, adjoint: Any
 ) -> tuple[Tensor | None, ...]:
     """Gradients as of a converged plan; None where nothing arrives."""
     grads: tuple[Tensor | None, ...] = (None,) * 5
     tau = operands.tau
     if incoming.plan is not None:
-        grad_cost, grad_a, grad_b = plan_adjoint(plan, incoming.plan, -1.0 / settings.temperature)
+        grad_cost, grad_a, grad_b = adjoint(plan, incoming.plan, -1.0 / settings.temperature)
         grad_tau = None
         if tau is not None:
-            grad_cost = grad_cost / tau[:, None, None]
+            grad_cost = grad_cost / tau[..., None, None]
             # Padding may have any cost.
             used = torch.where(grad_cost == 0, 0.0, grad_cost * operands.cost)
             grad_tau = -used.sum((-2, -1)) / tau
@@ -391,7 +312,44 @@ def _implicit(
     return grads
 
 
-transport_op.register_autograd(_backward, setup_context=_setup)
+class _Eager(torch.autograd.Function):
+    """The kernels and their gradient without an operator, whose layers take longer than they do."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: SolverSettings, *tensors: Any) -> tuple[Tensor | None, ...]:
+        operands = Operands(*tensors)
+        results = run_forward(operands, settings)
+        save(ctx, operands, settings, results)
+        return results[:SHOWN]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        incoming = Incoming(grads[0], grads[1], grads[2], grads[6])
+        needs = Operands(*ctx.needs_input_grad[1:])
+        how = (run_backward, run_adjoint)
+        # The operators say what they cannot do: a second derivative, a batch of gradients.
+        if torch.is_grad_enabled() or any(
+            g is not None and is_batched_gradient(g) for g in incoming
+        ):
+            from slotmesh.ops import _operator
+
+            how = (_operator.backward_flat, _operator.plan_adjoint)
+        return None, *pull_back(ctx, incoming, needs, *how)
+
+
+_run_eager: Any = _Eager.apply  # pyright: ignore
+
+
+def _is_eager(tensors: list[Tensor]) -> bool:
+    """Whether nothing but autograd watches this call."""
+    return (
+        not torch.compiler.is_compiling()
+        and transform() is None
+        and dispatch_modes() == 0
+        and not _torch.jit.is_tracing()
+        # Subclasses (fake, distributed, ...) bring rules of their own.
+        and all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
+    )
 
 
 # ---- from the front door ----
@@ -410,33 +368,39 @@ def fused_transport(
     """
     cost = given.cost
     with full_precision(cost):
-        batch, operands, settings = _flatten(given, settings, noise, init)
+        operands, settings = _prepare(given, settings, noise, init)
         leaves = [x for x in operands if x is not None]
         graph = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
         settings = settings._replace(keep=settings.reuse and settings.n_steps > 0 and graph)
-        results = Results(*transport_op(*operands, *settings))
-    m, n = cost.shape[-2:]
-    error = results.error.view(batch)
+        if not _is_eager(leaves):
+            found = _torch.ops.slotmesh.transport(*operands, *settings)
+        elif graph:
+            found = _run_eager(settings, *operands)
+        else:
+            found = run_forward(operands, settings)
+        plan, u, v, error, n_iters, converged, changed = found[:SHOWN]
     return Transport(
-        plan=results.plan.view(*batch, m, n).to(cost.dtype),
-        u=results.u.view(*batch, m),
-        v=results.v.view(*batch, n),
-        cost=results.changed.view(*batch, m, n) if settings.mesh else cost,
+        plan=plan if plan.dtype == cost.dtype else plan.to(cost.dtype),
+        u=u,
+        v=v,
+        cost=changed if settings.mesh and changed is not None else cost,
         marginal_error=error,
-        n_iters=torch.full(batch, settings.n_iters, dtype=torch.int64, device=cost.device),
-        converged=error <= CONVERGED,
+        n_iters=n_iters,
+        converged=converged,
     )
 
 
-def _flatten(
+def _prepare(
     given: Given, settings: SolverSettings, noise: Tensor | None, init: Tensor | None
-) -> tuple[tuple[int, ...], Operands, SolverSettings]:
-    """Check the arguments as :func:`problem` does, and give them one batch dimension."""
+) -> tuple[Operands, SolverSettings]:
+    """Check the arguments as :func:`problem` does, and give all of them the same batch."""
     if checks.can_read_values(*given.tensors()):
         problem(given)  # for its errors
     batch = check_problem(given)
     m, n = given.cost.shape[-2:]
-    cost, a, b = given.cost.expand(*batch, m, n), given.a, given.b
+    cost, a, b = given.cost, given.a, given.b
+    if cost.shape[:-2] != batch:
+        cost = cost.expand(*batch, m, n)
     if settings.implicit:
         # Its gradient is computed from the plan, for which half precision is too coarse.
         cost = cost.to(torch.float32)
@@ -445,23 +409,14 @@ def _flatten(
         a, b = marginals(given, slots, inputs, cost.to(torch.float32))
     tau = scaled_temperature(given, batch)
     if isinstance(tau, Tensor):
-        tau = tau[..., 0, 0].expand(batch).reshape(-1).contiguous()
+        tau = tau[..., 0, 0].expand(batch)
     else:
         settings, tau = settings._replace(temperature=float(tau)), None
     if init is not None:
         init = init.to(torch.float32).expand(*batch, m)
-    cost = cost.reshape(-1, m, n).contiguous()
-    operands = Operands(
-        cost,
-        None if noise is None else noise.reshape(cost.shape).contiguous(),
-        flat_vector(a),
-        flat_vector(b),
-        flat_vector(slots),
-        flat_vector(inputs),
-        tau,
-        flat_vector(init),
-    )
-    return batch, operands, settings
+    operands = (cost, noise, a, b, slots, inputs, tau, init)
+    whole: Any = (None if x is None else x.contiguous() for x in operands)
+    return Operands(*whole), settings
 
 
 def flat_vector(x: Tensor | None) -> Tensor | None:

@@ -12,6 +12,7 @@ import torch
 NAMES = (
     "torch._C._functorch.peek_interpreter_stack",
     "torch._C._functorch.is_legacy_batchedtensor",
+    "torch._C._len_torch_dispatch_stack",
     "triton.language.standard._sum_combine",
     "triton.language.standard._elementwise_max",
     "triton.language.standard._elementwise_min",
@@ -40,6 +41,9 @@ transform: Callable[[], object] = find("torch._C._functorch.peek_interpreter_sta
 is_batched_gradient: Callable[[Any], bool] = find(
     "torch._C._functorch.is_legacy_batchedtensor", _never
 )
+# How many dispatch modes (fake tensors, tracing, counting operations) are on. Without it an eager
+# call goes through the operators as well, which takes longer.
+dispatch_modes: Callable[[], int] = find("torch._C._len_torch_dispatch_stack", lambda: 1)
 
 # Makes an operator that torch.compile and CUDA graphs take as a whole.
 custom_op: Any = torch.library.custom_op

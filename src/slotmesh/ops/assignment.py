@@ -24,8 +24,8 @@ from slotmesh.ops.problem import (
 
 AssignBackend = Literal["auto", "cpu", "scipy", "triton"]
 
-# Slots and inputs that the kernel takes.
-MOST = (16, 16)
+# Elements of the smaller and of the larger side that the kernel takes.
+MOST = (128, 1024)
 
 
 @custom_op("slotmesh::assign", mutates_args=())
@@ -126,10 +126,10 @@ def assign(
         maximize: Maximise the total instead.
         backend: ``"cpu"`` (C code, a batch over all cores: this waits for a GPU; needs the C
             library, see :func:`slotmesh.ops.backends`), ``"scipy"`` (the same, one problem after
-            the other), ``"triton"`` (one kernel on a CUDA device for at most 16 x 16, which does
-            not wait), or ``"auto"``, the kernel for CUDA tensors of these sizes, else C if it is
-            available, else SciPy. All compute in float64; of equally good matchings they may
-            choose different ones.
+            the other), ``"triton"`` (one kernel on a CUDA device for at most 128 x 1024 or
+            1024 x 128, which does not wait), or ``"auto"``, the kernel for CUDA tensors of these
+            sizes, else C if it is available, else SciPy. All compute in float64; of equally good
+            matchings they may choose different ones.
 
     Returns:
         ``(..., m)`` int64, the input of each slot; -1 for padded slots, and for slots left over
@@ -158,7 +158,8 @@ def assign(
         None if x is None else x.expand(*batch, x.shape[-1]).reshape(-1, x.shape[-1])
         for x in (slot_mask, input_mask)
     )
-    if use_solver("assign", backend, cost, MOST, ("cpu", "scipy")):
+    most = MOST if m <= n else (MOST[1], MOST[0])
+    if use_solver("assign", backend, cost, most, ("cpu", "scipy")):
         # The kernel has no case without masks.
         real = torch.ones((), dtype=torch.bool, device=cost.device)
         slots = real.expand(len(flat), m) if slots is None else slots

@@ -223,6 +223,10 @@ def check_finite(op: str, name: str, value: Tensor, fix: str) -> None:
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The common shape; RuntimeError if there is none."""
+    first = shapes[0]
+    # torch's own is slow, and most are equal.
+    if all(shape == first for shape in shapes):
+        return tuple(first)
     return tuple(_torch.broadcast_shapes(*shapes))
 
 

@@ -244,7 +244,9 @@ def _draw(
     if generator is not None:
         return torch.randn(shape, dtype=dtype, device=cost.device, generator=generator), sigma
     like = cost if cost.dtype == dtype else cost.new_empty((), dtype=dtype)
-    return torch.randn_like(like.expand(shape)), sigma
+    # An expanded tensor would be a step of the graph.
+    like = like if like.shape == shape else like.detach().expand(shape)
+    return torch.randn_like(like), sigma
 
 
 def _check_noise(

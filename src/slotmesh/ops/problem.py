@@ -90,7 +90,9 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     """A context in which autocast is off on the device of ``like``."""
     kind = like.device.type
     # Autocast has no meta device; asking torch which devices it has cannot be compiled in 2.11.
-    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def problem(given: Given, *, balanced: bool = True) -> Problem:

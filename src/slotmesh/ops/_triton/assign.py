@@ -1,8 +1,9 @@
 # type: ignore  # Triton's language only looks like Python
-"""One-to-one assignment of small matrices: shortest augmenting paths, one program per element.
+"""One-to-one assignment: shortest augmenting paths, one program per matrix.
 
 The algorithm of Jonker and Volgenant, as in SciPy. Rows are the smaller side, be it slots or
-inputs; they are added one by one, each along the shortest path to a free column, in float64.
+inputs; they are added one by one, each along the shortest path to a free column, in float64. A row
+of costs is read from memory when a path comes through it; everything else is in registers.
 """
 
 # ruff: noqa: N803
@@ -10,17 +11,29 @@ inputs; they are added one by one, each along the shortest path to a free column
 import triton
 import triton.language as tl
 
-from slotmesh.ops._triton.tile import any_of, entry, min_of, sum_of
+from slotmesh.ops._triton.tile import any_of, entry, kernel_of_any_size, min_of, sum_of
 
 
 @triton.jit
-def shortest_path(c, i, u, v, row_of, index, real, SIZE: tl.constexpr):
+def cost_row(cost, row, index, real, across, along, MAXIMIZE: tl.constexpr):
+    """A row of costs in float64, 0 for padding."""
+    c = tl.load(cost + row * across + index * along, mask=real, other=0.0).to(tl.float64)
+    if MAXIMIZE:
+        c = -c
+    return c
+
+
+@triton.jit
+def shortest_path(
+    cost, i, u, v, row_of, index, real, across, along, MAXIMIZE: tl.constexpr, SIZE: tl.constexpr
+):
     """Distances of columns from row i, up to the nearest free one.
 
-    Returns the distances, the row before each column, the columns reached, the free column (-1
-    where rounding left none) and its distance.
+    Returns the distances, the row before each column, the columns reached, the distances of the
+    rows reached, the free column (-1 where rounding left none) and its distance.
     """
     far = tl.full((SIZE,), float("inf"), tl.float64)
+    row_far = tl.full((SIZE,), float("inf"), tl.float64)
     before = tl.full((SIZE,), -1, tl.int32)
     reached = index < 0
     row = i
@@ -28,7 +41,8 @@ def shortest_path(c, i, u, v, row_of, index, real, SIZE: tl.constexpr):
     length = entry(u, index, -1)
     steps = i * 0
     while (free < 0) & (steps < SIZE):
-        costs = sum_of(tl.where((index == row)[:, None], c, 0.0), 0)
+        row_far = tl.where(index == row, length, row_far)
+        costs = cost_row(cost, row, index, real, across, along, MAXIMIZE)
         through = (costs - entry(u, index, row)) - v + length
         better = real & ~reached & (through < far)
         far = tl.where(better, through, far)
@@ -41,10 +55,10 @@ def shortest_path(c, i, u, v, row_of, index, real, SIZE: tl.constexpr):
         free = tl.where(column < SIZE, column, -1)
         row = entry(row_of, index, column % SIZE)
         steps += 1
-    return far, before, reached, free, length
+    return far, before, reached, row_far, free, length
 
 
-@triton.jit
+@kernel_of_any_size
 def assign_kernel(
     cost, slot_mask, input_mask, partner, m, n, MAXIMIZE: tl.constexpr, SIZE: tl.constexpr
 ):
@@ -57,28 +71,30 @@ def assign_kernel(
     # As numbers: a choice between boolean vectors does not compile.
     rows = tl.where(flip, tl.where(inputs, 1, 0), tl.where(slots, 1, 0))
     real = tl.where(flip, tl.where(slots, 1, 0), tl.where(inputs, 1, 0)) > 0
-    inside = (rows > 0)[:, None] & real[None, :]
-    offsets = index[:, None] * tl.where(flip, 1, n) + index[None, :] * tl.where(flip, n, 1)
-    c = tl.load(cost + element * (m * n) + offsets, mask=inside, other=0.0).to(tl.float64)
-    if MAXIMIZE:
-        c = -c
-    finite = ~any_of(any_of(~(tl.abs(c) < float("inf")), 1), 0)
-    c = tl.where(finite, c, 0.0)
+    across = tl.where(flip, 1, n)
+    along = tl.where(flip, n, 1)
+    n_rows = tl.where(flip, n, m)
+    cost += element * (m * n)
+
+    wrong = tl.full((SIZE,), 0, tl.int32)
+    for i in range(n_rows):
+        if entry(rows, index, i) > 0:
+            c = cost_row(cost, i, index, real, across, along, MAXIMIZE)
+            wrong = tl.where(tl.abs(c) < float("inf"), wrong, 1)
+    finite = ~any_of(wrong > 0, 0)
+    n_rows = tl.where(finite, n_rows, 0)
 
     u = tl.full((SIZE,), 0.0, tl.float64)
     v = tl.full((SIZE,), 0.0, tl.float64)
     row_of = tl.full((SIZE,), -1, tl.int32)  # of each column
     column_of = tl.full((SIZE,), -1, tl.int32)  # of each row
-    for i in range(SIZE):
+    for i in range(n_rows):
         if entry(rows, index, i) > 0:
-            far, before, reached, free, length = shortest_path(
-                c, i, u, v, row_of, index, real, SIZE
+            far, before, reached, row_far, free, length = shortest_path(
+                cost, i, u, v, row_of, index, real, across, along, MAXIMIZE, SIZE
             )
-            slack = tl.where(reached, length - far, 0.0)
-            held = row_of[None, :] == index[:, None]
-            u += sum_of(tl.where(held, slack[None, :], 0.0), 1)
-            u = tl.where(index == i, u + length, u)
-            v -= slack
+            u += tl.where(row_far < float("inf"), length - row_far, 0.0)
+            v -= tl.where(reached, length - far, 0.0)
             column = free
             while column >= 0:
                 row = entry(before, index, column)

@@ -20,6 +20,7 @@ from slotmesh.ops._triton.tile import (
     columns,
     count_inputs,
     exchange,
+    kernel_of_any_size,
     my_part,
     read,
     read_row,
@@ -32,129 +33,138 @@ from slotmesh.ops._triton.tile import (
 
 
 @triton.jit
-def seed(e, w, cols, weight, offset, grad_plan, grad_v, place, C: tl.constexpr):
-    """Gradients of the log kernel (M, N) through the last half-step, and of the last v.
-
-    With the plan ``P = weight e w`` this is ``P grad - e w offset``; offset holds the row's mean.
-    """
-    rows, m, n, start, stop = place
-    d = -offset[:, None]
-    if C.grad_plan:
-        d += weight[:, None] * read(grad_plan, rows, cols, m, n, stop)
-    d = e * (w[None, :] * d)
-    y = sum_of(d, 0)
-    if C.grad_v:
-        y += tl.load(grad_v + cols, mask=cols < stop, other=0.0)
-    return d, y
-
-
-@triton.jit
 def plan_mean(
     u, kappa, c, source, there, place, masses, grad_plan, chunks, scale, post, turn,
     C: tl.constexpr,
 ):  # fmt: skip
     """Sum over inputs of the plan's gradient times ``e w``: r times its mean in each row."""
-    rows, m, n, start, stop = place
+    rows, m, n, start, stop, pitch, edge = place
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
         tile, cols, mass, b = block(k, c, source, there, place, masses, C)
         z, e, s, w, top = shares(tile, scale, u, kappa, b)
-        acc += e * (w[None, :] * read(grad_plan, rows, cols, m, n, stop))
+        acc += e * (w[None, :] * incoming(grad_plan, cols, place, C))
     return exchange(sum_of(acc, 1), post, turn, C.M, C)
 
 
 @triton.jit
-def enter(
-    u, kappa, weight, offset, c, source, there, place, masses, grad_plan, grad_v, chunks, scale,
-    post, turn, C: tl.constexpr,
-):  # fmt: skip
-    """Gradient of u before the last iteration of the last Sinkhorn."""
-    acc = tl.full((C.M, C.N), 0.0, tl.float32)
-    for k in range(chunks):
-        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-        z, e, s, w, top = shares(tile, scale, u, kappa, b)
-        d, y = seed(e, w, cols, weight, offset, grad_plan, grad_v, place, C)
-        acc += e * (y / s)[None, :]
-    x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-    return -kappa * x, turn
+def incoming(grad_plan, cols, place, C: tl.constexpr):
+    """A block of the plan's gradient."""
+    rows, m, n, start, stop, pitch, edge = place
+    if C.resident:
+        return read(grad_plan, rows, cols, m, n, stop)
+    else:
+        return read(grad_plan, rows, cols, m, pitch, edge)
+
+
+@triton.jit
+def slopes(cols, flow, weight, offset, grad_plan, first, place, C: tl.constexpr):
+    """What e w is multiplied with (M, N) in the gradient of the log kernel.
+
+    At first, where the plan's gradient enters through the last half-step, that is ``weight grad -
+    offset``; offset holds the row's mean. Later it is what flows into each u, over r.
+    """
+    q = tl.broadcast_to(flow[:, None], (C.M, C.N))
+    if first:
+        q = tl.broadcast_to(-offset[:, None], (C.M, C.N))
+        if C.grad_plan:
+            q += weight[:, None] * incoming(grad_plan, cols, place, C)
+    return q
+
+
+@triton.jit
+def input_gradient(e, w, q, cols, grad_v, first, place, C: tl.constexpr):
+    """Gradient of v, but for its sign."""
+    y = w * sum_of(e * q, 0)
+    if C.grad_v:
+        y += tl.load(grad_v + cols, mask=(cols < place[4]) & first, other=0.0)
+    return y
 
 
 @triton.jit
 def walk_back(
-    x, last, log_a_grad, c, source, there, place, masses, record, flows, n_iters, chunks, scale,
-    post, turn, C: tl.constexpr,
+    u, kappa, x, weight, offset, log_a_grad, c, source, there, place, masses, record, flows,
+    grad_plan, grad_v, n_iters, chunks, scale, post, turn, SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of u after iteration ``last`` to that after the first.
+    """From the gradients of the last Sinkhorn's results, or of a u, to the first iteration.
 
-    ``flows`` gets each of them over r, and their sum is added to the gradient of log a.
+    With SEEDED the gradients of plan and v enter at the last iteration, else x, that of the u after
+    it. ``flows`` gets the gradient of each u over r, and their sum is added to that of log a.
     """
-    rows, m, n, start, stop = place
-    flow = x * read_row(record, 2 * n_iters + last - 1, rows, m, 0.0)
-    write_row(flows, last, flow, rows, m)
-    log_a_grad += x
-    for q in range(last - 1):
-        t = last - q
-        before = read_row(record, t - 1, rows, m, ABSENT)
-        own = read_row(record, n_iters + t - 1, rows, m, 0.0)
-        inverse = read_row(record, 2 * n_iters + t - 2, rows, m, 0.0)
+    rows, m, n, start, stop, pitch, edge = place
+    flow = weight * 0.0
+    if not SEEDED:
+        flow = x * read_row(record, 3 * n_iters - 1, rows, m, 0.0)
+        write_row(flows, n_iters, flow, rows, m)
+        log_a_grad += x
+    for q in range(n_iters - 1):
+        t = n_iters - 1 - q
+        first = SEEDED and q == 0
+        if q > 0:
+            u = read_row(record, t, rows, m, ABSENT)
+            kappa = read_row(record, n_iters + t, rows, m, 0.0)
+        inverse = read_row(record, 2 * n_iters + t - 1, rows, m, 0.0)
         acc = tl.full((C.M, C.N), 0.0, tl.float32)
         for k in range(chunks):
             tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-            z, e, s, w, top = shares(tile, scale, before, own, b)
-            y = w * sum_of(e * flow[:, None], 0)
+            z, e, s, w, top = shares(tile, scale, u, kappa, b)
+            slope = slopes(cols, flow, weight, offset, grad_plan, first, place, C)
+            y = input_gradient(e, w, slope, cols, grad_v, first, place, C)
             acc += e * (y / s)[None, :]
         x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-        x = own * x
+        x = kappa * x
+        x = tl.where(first, -x, x)
         log_a_grad += x
         flow = x * inverse
-        write_row(flows, t - 1, flow, rows, m)
+        write_row(flows, t, flow, rows, m)
     tl.debug_barrier()
     return log_a_grad, turn
 
 
 @triton.jit
 def assemble(
-    tile, cols, b, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows, last,
-    n_iters, scale, SEEDED: tl.constexpr, C: tl.constexpr,
+    tile, cols, b, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows, n_iters,
+    scale, SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the log kernel (M, N) and of log b (N,), from what flows into each u.
 
     Also e of the first iteration and the gradient of its v over s, from which the gradient of the
     first u is computed.
     """
-    rows, m, n, start, stop = place
-    if SEEDED:
+    rows, m, n, start, stop, pitch, edge = place
+    g = tl.full((C.M, C.N), 0.0, tl.float32)
+    e = tl.full((C.M, C.N), 0.0, tl.float32)
+    share = tl.full((C.N,), 0.0, tl.float32)
+    log_b_grad = tl.full((C.N,), 0.0, tl.float32)
+    flow = weight * 0.0
+    if not SEEDED:
+        flow = read_row(flows, n_iters, rows, m, 0.0)
+    for q in range(n_iters):
+        t = n_iters - 1 - q
+        first = SEEDED and q == 0
+        if q > 0:
+            u = read_row(record, t, rows, m, ABSENT)
+            kappa = read_row(record, n_iters + t, rows, m, 0.0)
+            flow = read_row(flows, t + 1, rows, m, 0.0)
         z, e, s, w, top = shares(tile, scale, u, kappa, b)
-        g, y = seed(e, w, cols, weight, offset, grad_plan, grad_v, place, C)
+        slope = slopes(cols, flow, weight, offset, grad_plan, first, place, C)
+        y = input_gradient(e, w, slope, cols, grad_v, first, place, C)
+        d = e * (slope * w[None, :] - kappa[:, None] * (y / s)[None, :])
+        g += tl.where(first, d, -d)
+        y = tl.where(first, y, -y)
         share = y / s
-        g -= e * (kappa[:, None] * share[None, :])
-        log_b_grad = y
-    else:
-        e = tl.full((C.M, C.N), 0.0, tl.float32)
-        g = e
-        share = tl.full((C.N,), 0.0, tl.float32)
-        log_b_grad = share
-    for q in range(last):
-        t = last - q
-        before = read_row(record, t - 1, rows, m, ABSENT)
-        flow = read_row(flows, t, rows, m, 0.0)
-        own = read_row(record, n_iters + t - 1, rows, m, 0.0)
-        z, e, s, w, top = shares(tile, scale, before, own, b)
-        y = -w * sum_of(e * flow[:, None], 0)
-        share = y / s
-        g -= e * (flow[:, None] * w[None, :] + own[:, None] * share[None, :])
         log_b_grad += y
     return g, log_b_grad, e, share
 
 
 @triton.jit
 def finish(
-    u, kappa, weight, offset, c, source, there, place, masses, record, flows, last, grad_plan,
-    grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
+    u, kappa, weight, offset, c, source, there, place, masses, record, flows, grad_plan, grad_v,
+    grad_changed, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
     SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of one Sinkhorn; returns those of its first u and the temperature."""
-    rows, m, n, start, stop = place
+    rows, m, n, start, stop, pitch, edge = place
     first_kappa = read_row(record, n_iters, rows, m, 0.0)
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     tau_acc = tl.full((C.M, C.N), 0.0, tl.float32)
@@ -162,7 +172,7 @@ def finish(
         tile, cols, mass, counted = block(k, c, source, there, place, masses, C)
         g, log_b_grad, e, share = assemble(
             tile, cols, counted, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows,
-            last, n_iters, scale, SEEDED, C,
+            n_iters, scale, SEEDED, C,
         )  # fmt: skip
         if C.keep or C.grad_init:
             acc += e * share[None, :]
@@ -189,19 +199,21 @@ def finish(
     return x, tau_grad + sum_of(tau_acc, 1), turn
 
 
-@triton.jit(do_not_specialize=["batch", "n_links", "n_iters"])
+@kernel_of_any_size
 def backward_kernel(
     cost, history, trace, a, b, slot_mask, input_mask, tau,
     grad_plan, grad_u, grad_v, grad_changed,
     g_cost, g_a, g_b, g_tau, g_init, flows, mail,
-    temperature, m, n, width, chunks, batch, n_links, n_iters,
+    temperature, m, n, sixteenths, pitch_sixteenths, chunks, batch, n_links, n_iters,
     C: tl.constexpr,
 ):  # fmt: skip
     """Gradients of plan, u, v and changed cost to those of cost, a, b, temperature and init."""
-    element, place, post = my_part(mail, m, n, width, C)
-    rows, m, n, start, stop = place
+    element, place, post = my_part(mail, m, n, sixteenths, pitch_sixteenths, C)
+    rows, m, n, start, stop, pitch, edge = place
     area = element * m * n
     turn = start * 0
+    if C.resident:
+        chunks = 1  # known to the compiler
 
     there, mass, log_mass, held, spare = slot_masses(
         a + element * m, slot_mask + element * m, rows, m, C
@@ -216,8 +228,15 @@ def backward_kernel(
     size = 3 * n_iters * m
     record = trace + (n_links * batch.to(tl.int64) + element) * size
     flows += element * (n_iters + 1) * m
+    # Of each matrix; rows of those that are read again and again are padded.
+    wide = area
     source = cost + area
-    grad_plan += area
+    if not C.resident:
+        wide = element * m * pitch
+        source = tl.multiple_of(cost + wide, 16)
+    grad_plan += wide
+    if not C.resident:
+        grad_plan = tl.multiple_of(grad_plan, 16)
     grad_v += element * n
     grad_changed += area
     g_cost += area
@@ -242,36 +261,35 @@ def backward_kernel(
         log_a_grad = tl.load(grad_u + element * m + rows, mask=rows < m, other=0.0)
     weight = mass * inverse
     offset = weight * grad_mass + log_a_grad * inverse
-    if n_iters > 1:
-        x, turn = enter(
-            u, kappa, weight, offset, c, source, there, place, masses, grad_plan, grad_v, chunks,
-            scale, post, turn, C,
-        )  # fmt: skip
-        log_a_grad, turn = walk_back(
-            x, n_iters - 1, log_a_grad, c, source, there, place, masses, record, flows,
-            n_iters, chunks, scale, post, turn, C,
-        )  # fmt: skip
+    log_a_grad, turn = walk_back(
+        u, kappa, weight, weight, offset, log_a_grad, c, source, there, place, masses, record,
+        flows, grad_plan, grad_v, n_iters, chunks, scale, post, turn, True, C,
+    )  # fmt: skip
     tau_grad = tl.full((C.M,), 0.0, tl.float32)
     x, tau_grad, turn = finish(
-        u, kappa, weight, offset, c, source, there, place, masses, record, flows,
-        n_iters - 1, grad_plan, grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks,
-        temperature, scale, post, turn, True, C,
+        u, kappa, weight, offset, c, source, there, place, masses, record, flows, grad_plan, grad_v,
+        grad_changed, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
+        True, C,
     )  # fmt: skip
 
     if C.keep:
         for link in range(n_links):
             back = (n_links - 1 - link) * batch.to(tl.int64) + element
             record = trace + back * size
-            source = history + back * m * n
             if C.resident:
+                source = history + back * m * n
                 c = read(source, rows, cols, m, n, stop)
+            else:
+                source = tl.multiple_of(history + back * m * pitch, 16)
+            u = read_row(record, n_iters - 1, rows, m, ABSENT)
+            kappa = read_row(record, 2 * n_iters - 1, rows, m, 0.0)
             log_a_grad, turn = walk_back(
-                x, n_iters, log_a_grad, c, source, there, place, masses, record, flows,
-                n_iters, chunks, scale, post, turn, C,
+                u, kappa, x, weight, offset, log_a_grad, c, source, there, place, masses, record,
+                flows, grad_plan, grad_v, n_iters, chunks, scale, post, turn, False, C,
             )  # fmt: skip
             x, tau_grad, turn = finish(
                 u, kappa, weight, offset, c, source, there, place, masses, record, flows,
-                n_iters, grad_plan, grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks,
+                grad_plan, grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks,
                 temperature, scale, post, turn, False, C,
             )  # fmt: skip
 

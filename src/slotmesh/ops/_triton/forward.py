@@ -7,7 +7,7 @@ keeps what reverse mode needs, for a Sinkhorn of T iterations 3 T vectors over s
 iteration, kappa before each, 1/r of each.
 """
 
-# ruff: noqa: N803, RUF059
+# ruff: noqa: N803, RUF059, SIM102
 
 import triton
 import triton.language as tl
@@ -24,6 +24,7 @@ from slotmesh.ops._triton.tile import (
     count_inputs,
     exchange,
     exchange_pair,
+    kernel_of_any_size,
     log_or_zero,
     max_of,
     my_part,
@@ -75,51 +76,50 @@ def iterate(
     Returns the states before and after the last iteration, its 1/r, and with ENTROPY the row sums
     of r's summands times their logarithm.
     """
-    rows, m, n, start, stop = place
+    rows, m, n, start, stop, pitch, edge = place
     held, spare = slots
-    for t in range(n_iters - 1):
+    last_u = u
+    last_kappa = kappa
+    inverse = kappa
+    h = kappa
+    for t in range(n_iters):
         acc = tl.full((C.M, C.N), 0.0, tl.float32)
+        log_acc = tl.full((C.M, C.N), 0.0, tl.float32)
         for k in range(chunks):
             tile, cols, mass, b = block(k, c, source, there, place, masses, C)
             z, e, s, w, top = shares(tile, scale, u, kappa, b)
-            acc += e * w[None, :]
+            p = e * w[None, :]
+            acc += p
+            if ENTROPY:
+                if t == n_iters - 1:
+                    log_acc += p * (z + log_or_zero(w)[None, :])
         write_row(record, t, u, rows, m)
         write_row(record, n_iters + t, kappa, rows, m)
         r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+        if ENTROPY:
+            if t == n_iters - 1:
+                h, turn = exchange(sum_of(log_acc, 1), post, turn, C.M, C)
+        # Triton takes a mere name of what was there before the loop for unchanged.
+        last_u = u + 0.0
+        last_kappa = kappa + 0.0
         u, kappa, inverse = scale_slots(u, r, held, spare)
         write_row(record, 2 * n_iters + t, inverse, rows, m)
-    acc = tl.full((C.M, C.N), 0.0, tl.float32)
-    log_acc = tl.full((C.M, C.N), 0.0, tl.float32)
-    for k in range(chunks):
-        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-        z, e, s, w, top = shares(tile, scale, u, kappa, b)
-        p = e * w[None, :]
-        acc += p
-        if ENTROPY:
-            log_acc += p * (z + log_or_zero(w)[None, :])
-    write_row(record, n_iters - 1, u, rows, m)
-    write_row(record, 2 * n_iters - 1, kappa, rows, m)
-    if ENTROPY:
-        r, h, turn = exchange_pair(sum_of(acc, 1), sum_of(log_acc, 1), post, turn, C)
-    else:
-        r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-        h = r
-    next_u, next_kappa, inverse = scale_slots(u, r, held, spare)
-    write_row(record, 3 * n_iters - 1, inverse, rows, m)
     tl.debug_barrier()
-    return u, kappa, next_u, next_kappa, inverse, h, turn
+    return last_u, last_kappa, u, kappa, inverse, h, turn
 
 
 @triton.jit
-def seed(z, e, s, w, weight, mean):
-    """Derivative of the entropy with respect to the log kernel, through the last half-step.
+def slopes(z, w, flow, weight, mean, first, C: tl.constexpr):
+    """What e w is multiplied with (M, N) in the derivative with respect to the log kernel.
 
-    With P the plan this is ``-P (log P - mean of log P in the row)``: a constant added to log P
-    changes nothing, since row sums are fixed, so only the well-conditioned part is left. Also the
-    derivative with respect to the last v.
+    At first, where the entropy enters, that is ``weight (log P - mean of log P in the row)`` with P
+    the plan: a constant added to log P changes nothing, since row sums are fixed, so only the
+    well-conditioned part is left. Later it is what flows into each u, over r.
     """
-    d = e * w[None, :] * weight[:, None] * (z + log_or_zero(w)[None, :] - mean[:, None])
-    return d, sum_of(d, 0)
+    q = tl.broadcast_to(flow[:, None], (C.M, C.N))
+    if first:
+        q = weight[:, None] * (z + log_or_zero(w)[None, :] - mean[:, None])
+    return q
 
 
 @triton.jit
@@ -131,59 +131,61 @@ def walk_back(
 
     ``flows`` gets, for each iteration but the last, the derivative with respect to u over r.
     """
-    rows, m, n, start, stop = place
-    if n_iters > 1:
+    rows, m, n, start, stop, pitch, edge = place
+    flow = weight * 0.0
+    for q in range(n_iters - 1):
+        t = n_iters - 1 - q
+        if q > 0:
+            u = read_row(record, t, rows, m, ABSENT)
+            kappa = read_row(record, n_iters + t, rows, m, 0.0)
+        inverse = read_row(record, 2 * n_iters + t - 1, rows, m, 0.0)
         acc = tl.full((C.M, C.N), 0.0, tl.float32)
         for k in range(chunks):
             tile, cols, mass, b = block(k, c, source, there, place, masses, C)
             z, e, s, w, top = shares(tile, scale, u, kappa, b)
-            d, y = seed(z, e, s, w, weight, mean)
+            y = w * sum_of(e * slopes(z, w, flow, weight, mean, q == 0, C), 0)
             acc += e * (y / s)[None, :]
         x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-        flow = -kappa * x * read_row(record, 3 * n_iters - 2, rows, m, 0.0)
-        write_row(flows, n_iters - 1, flow, rows, m)
-        for q in range(n_iters - 2):
-            t = n_iters - 1 - q
-            before = read_row(record, t - 1, rows, m, ABSENT)
-            own = read_row(record, n_iters + t - 1, rows, m, 0.0)
-            inverse = read_row(record, 2 * n_iters + t - 2, rows, m, 0.0)
-            acc = tl.full((C.M, C.N), 0.0, tl.float32)
-            for k in range(chunks):
-                tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-                z, e, s, w, top = shares(tile, scale, before, own, b)
-                y = w * sum_of(e * flow[:, None], 0)
-                acc += e * (y / s)[None, :]
-            x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-            flow = own * x * inverse
-            write_row(flows, t - 1, flow, rows, m)
-        tl.debug_barrier()
+        flow = kappa * x * inverse
+        flow = tl.where(q == 0, -flow, flow)
+        write_row(flows, t, flow, rows, m)
+    tl.debug_barrier()
     return turn
 
 
 @triton.jit
 def assemble(
-    tile, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C: tl.constexpr,
+    tile, b, u, kappa, weight, mean, last_inverse, place, record, flows, n_iters, scale,
+    C: tl.constexpr,
 ):  # fmt: skip
-    """The derivative (M, N) of the entropy, from what flows into each u."""
-    rows, m, n, start, stop = place
-    z, e, s, w, top = shares(tile, scale, u, kappa, b)
-    g, y = seed(z, e, s, w, weight, mean)
-    g -= e * kappa[:, None] * (y / s)[None, :]
-    for q in range(n_iters - 1):
+    """The derivative (M, N) of the entropy, from what flows into each u.
+
+    Also the squares of its error bound, summed over slots (N,).
+    """
+    rows, m, n, start, stop, pitch, edge = place
+    g = tl.full((C.M, C.N), 0.0, tl.float32)
+    off = tl.full((C.N,), 0.0, tl.float32)
+    flow = weight * 0.0
+    for q in range(n_iters):
         t = n_iters - 1 - q
-        before = read_row(record, t - 1, rows, m, ABSENT)
-        flow = read_row(flows, t, rows, m, 0.0)
-        own = read_row(record, n_iters + t - 1, rows, m, 0.0)
-        z, e, s, w, top = shares(tile, scale, before, own, b)
-        y = w * sum_of(e * flow[:, None], 0)
-        g -= e * (flow[:, None] * w[None, :] - own[:, None] * (y / s)[None, :])
-    return g
+        if q > 0:
+            u = read_row(record, t, rows, m, ABSENT)
+            kappa = read_row(record, n_iters + t, rows, m, 0.0)
+            flow = read_row(flows, t + 1, rows, m, 0.0)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        slope = slopes(z, w, flow, weight, mean, q == 0, C)
+        if q == 0:
+            bound = uncertainty(tile, z, e, w, u, weight, mean, last_inverse, scale)
+            off = sum_of(bound * bound, 0)
+        y = w * sum_of(e * slope, 0)
+        d = e * (slope * w[None, :] - kappa[:, None] * (y / s)[None, :])
+        g += tl.where(q == 0, d, -d)
+    return g, off
 
 
 @triton.jit
-def uncertainty(tile, b, u, kappa, weight, mean, inverse, scale):
+def uncertainty(tile, z, e, w, u, weight, mean, inverse, scale):
     """Error bound of the derivative (M, N) over epsilon, as in slotmesh.ops._naive."""
-    z, e, s, w, top = shares(tile, scale, u, kappa, b)
     share = e * w[None, :]
     size = tl.abs(tile * scale) + tl.abs(u)[:, None]
     size += tl.abs(z + log_or_zero(w)[None, :] - mean[:, None])
@@ -199,29 +201,35 @@ def step_down(
 
     d/dC is -1/temperature times d/dK, so descending on C ascends on the log kernel K.
     """
-    rows, m, n, start, stop = place
+    rows, m, n, start, stop, pitch, edge = place
     if C.resident:
         same, cols, input_mass, b = block(0, c, source, there, place, masses, C)
-        g = assemble(c, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C)
-        acc = g * g
-        off = uncertainty(c, b, u, kappa, weight, mean, inverse, scale)
-        off_acc = off * off
+        g, off = assemble(
+            c, b, u, kappa, weight, mean, inverse, place, record, flows, n_iters, scale, C
+        )
+        acc = sum_of(g * g, 0)
+        off_acc = off
     else:
-        acc = tl.full((C.M, C.N), 0.0, tl.float32)
-        off_acc = tl.full((C.M, C.N), 0.0, tl.float32)
+        acc = tl.full((C.N,), 0.0, tl.float32)
+        off_acc = tl.full((C.N,), 0.0, tl.float32)
         for k in range(chunks):
             tile, cols, input_mass, b = block(k, c, source, there, place, masses, C)
-            off = uncertainty(tile, b, u, kappa, weight, mean, inverse, scale)
-            off_acc += off * off
-            d = assemble(tile, b, u, kappa, weight, mean, place, record, flows, n_iters, scale, C)
-            acc += d * d
-            write(slope, d, rows, cols, m, n, stop)
-    squares, offs, turn = exchange_pair(sum_of(acc, 1), sum_of(off_acc, 1), post, turn, C)
-    squared = sum_of(squares, 0)
+            d, off = assemble(
+                tile, b, u, kappa, weight, mean, inverse, place, record, flows, n_iters, scale, C
+            )
+            off_acc += off
+            acc += sum_of(d * d, 0)
+            write(slope, d, rows, cols, m, pitch, edge)
+    nothing = tl.full((C.M,), 0.0, tl.float32)
+    squares, offs, turn = exchange_pair(
+        sum_of(acc, 0) + nothing, sum_of(off_acc, 0) + nothing, post, turn, C
+    )
+    squared = sum_of(tl.where(rows == 0, squares, 0.0), 0)
+    off = sum_of(tl.where(rows == 0, offs, 0.0), 0)
     least = SHORTEST * SHORTEST
     factor = length * tl.rsqrt(tl.where(squared < least, least, squared))
     # A derivative that is only rounding has no direction to follow.
-    factor = tl.where(squared < EPSILON * EPSILON * sum_of(offs, 0), 0.0, factor)
+    factor = tl.where(squared < EPSILON * EPSILON * off, 0.0, factor)
     tl.debug_barrier()
     if C.resident:
         if C.keep:
@@ -230,11 +238,11 @@ def step_down(
     else:
         for k in range(chunks):
             cols = columns(k, place, C)
-            tile = read(source, rows, cols, m, n, stop)
+            tile = read(source, rows, cols, m, pitch, edge)
             if C.keep:
                 write(history, tile, rows, cols, m, n, stop)
-            tile += factor * read(slope, rows, cols, m, n, stop)
-            write(source, tile, rows, cols, m, n, stop)
+            tile += factor * read(slope, rows, cols, m, pitch, edge)
+            write(source, tile, rows, cols, m, pitch, edge)
         tl.debug_barrier()
     return c, turn
 
@@ -242,7 +250,7 @@ def step_down(
 @triton.jit
 def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr):
     """The k-th block of the given costs with noise, and zeros for padding."""
-    rows, m, n, start, stop = place
+    rows, m, n, start, stop, pitch, edge = place
     cols = columns(k, place, C)
     tile = read(cost, rows, cols, m, n, stop)
     if C.noise:
@@ -250,18 +258,22 @@ def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr
     return clean(tile, there, input_mask, cols, stop, C)
 
 
-@triton.jit(do_not_specialize=["batch", "n_steps", "n_iters"])
+@kernel_of_any_size
 def forward_kernel(
     cost, noise, a, b, slot_mask, input_mask, tau, init,
-    plan, u_out, v_out, error, changed, history, slope, trace, flows, mail,
-    sigma, temperature, length, m, n, width, chunks, batch, n_steps, n_iters,
+    plan, u_out, v_out, error, count, converged, changed, history, work, slope, trace, flows, mail,
+    sigma, temperature, length, small_error, m, n, sixteenths, pitch_sixteenths, chunks, batch,
+    n_steps, n_iters,
     C: tl.constexpr,
 ):  # fmt: skip
     """Costs (batch, m, n) to plan, potentials, error, adjusted costs, and the trace."""
-    element, place, post = my_part(mail, m, n, width, C)
-    rows, m, n, start, stop = place
+    element, place, post = my_part(mail, m, n, sixteenths, pitch_sixteenths, C)
+    rows, m, n, start, stop, pitch, edge = place
     area = element * m * n
+    wide = element * m * pitch
     turn = start * 0
+    if C.resident:
+        chunks = 1  # known to the compiler
 
     there, mass, log_mass, held, spare = slot_masses(
         a + element * m, slot_mask + element * m, rows, m, C
@@ -282,11 +294,14 @@ def forward_kernel(
     if C.init:
         first = tl.load(init + element * m + rows, mask=rows < m, other=0.0)
 
-    cost += area
     noise += area
-    source = cost
+    changed += area
+    source = tl.multiple_of(cost + wide, 16)
     if C.mesh:
-        source = changed + area
+        source = tl.multiple_of(work + wide, 16)
+        cost += area
+    elif C.resident:
+        cost += area
     c = 0.0
     if C.resident:
         c = first_block(0, cost, noise, sigma, there, input_mask, place, C)
@@ -294,7 +309,7 @@ def forward_kernel(
         for k in range(chunks):
             cols = columns(k, place, C)
             tile = first_block(k, cost, noise, sigma, there, input_mask, place, C)
-            write(source, tile, rows, cols, m, n, stop)
+            write(source, tile, rows, cols, m, pitch, edge)
         tl.debug_barrier()
 
     u, kappa, turn = cold_start(
@@ -303,7 +318,7 @@ def forward_kernel(
     size = 3 * n_iters * m
     record = trace + element * size
     flows += element * n_iters * m
-    slope += area
+    slope = tl.multiple_of(slope + wide, 16)
     history += area
     inverse = mass
     if C.mesh:
@@ -353,14 +368,20 @@ def forward_kernel(
         write(plan, p, rows, cols, m, n, stop)
         v = tl.where(counted > 0, LN2 * (log_or_zero(counted) - tl.log2(s) - top), -float("inf"))
         tl.store(v_out + cols, v, mask=cols < stop)
-        if C.mesh and C.resident:
-            write(source, c, rows, cols, m, n, stop)
+        if C.mesh:
+            if C.resident:
+                write(changed, c, rows, cols, m, n, stop)
+            elif pitch != n:
+                write(changed, tile, rows, cols, m, n, stop)
     nothing = tl.full((C.M,), 0.0, tl.float32)
     sums, wrong, turn = exchange_pair(
         sum_of(row_sums, 1), sum_of(misplaced, 0) + nothing, post, turn, C
     )
     wrong = sum_of(tl.abs(sums - mass) + tl.where(rows == 0, wrong, 0.0), 0)
-    tl.store(error + element, wrong / tl.where(total < TINIEST, TINIEST, total))
+    wrong = wrong / tl.where(total < TINIEST, TINIEST, total)
+    tl.store(error + element, wrong)
+    tl.store(count + element, n_iters.to(tl.int64))
+    tl.store(converged + element, wrong <= small_error)
     log = tl.log2(inverse) + log_or_zero(log_mass)
     u = tl.where(there & (log_mass > 0), LN2 * (u + log), -float("inf"))
     write_row(u_out, element, u, rows, m)

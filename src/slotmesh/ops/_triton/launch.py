@@ -2,17 +2,20 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from triton.compiler import CompiledKernel  # pyright: ignore
 
-from slotmesh.ops._fused import Gradients, Incoming, Operands, Past, Results, Wanted
+from slotmesh.ops import _fused
+from slotmesh.ops._kernel_types import Gradients, Incoming, Operands, Past, Results, Wanted
 from slotmesh.ops._triton import backward as _backward
 from slotmesh.ops._triton import forward as _forward
-from slotmesh.ops.problem import SolverSettings
+from slotmesh.ops._triton import small as _small
+from slotmesh.ops.problem import CONVERGED, SolverSettings
 
-_kernels: Any = (_forward, _backward)
+_kernels: Any = (_forward, _backward, _small)
 _torch: Any = torch
 
 
@@ -24,11 +27,16 @@ class Cut:
     N: int  # inputs in a block
     split: int  # programs that share a batch element
     warps: int  # of a program
-    vector: int = 1  # inputs that a thread loads at once; 1 leaves it to the compiler
+    group: int = 0  # small matrices of a program, if it has more than one
 
     def width(self, n: int) -> int:
         """Inputs of one program; a multiple of 16, so that rows stay aligned."""
         return -(-n // (16 * self.split)) * 16
+
+    @property
+    def vector(self) -> int:
+        """Inputs that a thread can load at once while each has all slots; 1 for any number."""
+        return max(1, min(4, self.N // (32 * self.warps)))
 
     def chunks(self, n: int) -> int:
         """Blocks that one program walks over."""
@@ -42,7 +50,8 @@ class Case:
     M: int
     N: int
     split: int
-    vector: int
+    G: int = 0
+    vector: int = 1
     resident: bool = False
     mesh: bool = False
     noise: bool = False
@@ -84,7 +93,36 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
     # Small matrices are bound by latency, not registers: 8 numbers per thread were fastest.
     warps = min(WARPS, max(1, _power(width) * rows // (32 * 8)))
     columns = max(32, min(_power(width), 32 * NUMBERS * warps // rows))
-    return Cut(rows, columns, split, warps, 2 if rows == NUMBERS // 2 else 1)
+    return Cut(rows, columns, split, warps)
+
+
+class Launch(NamedTuple):
+    """How kernels are launched on matrices of one size with the same arguments."""
+
+    case: Case
+    warps: int
+    width: int  # inputs of a program, a multiple of 16
+    pitch: int  # numbers of a row that is read again and again, a multiple of 16
+    chunks: int  # blocks that it walks over
+    compiled: dict[
+        Any, Any
+    ]  # by device and dtypes: Triton's own look-up takes longer than a launch
+
+
+@lru_cache(maxsize=1024)
+def _launch(
+    chooser: Any, group: int, sizes: tuple[int, int, int], processors: int, **flags: bool
+) -> Launch:
+    """The launch for costs of ``sizes`` (batch, m, n); ``chooser`` is :func:`choose`."""
+    _, m, n = sizes
+    cut: Cut = chooser(*sizes, processors)
+    if group:
+        cut = Cut(max(2, _power(m)), max(2, _power(n)), 1, 1, group)
+    width, chunks = cut.width(n), cut.chunks(n)
+    resident = chunks == 1
+    vector = 1 if resident else cut.vector
+    case = Case(cut.M, cut.N, cut.split, cut.group, vector, resident=resident, **flags)
+    return Launch(case, cut.warps, width, -(-n // 16) * 16, chunks, {})
 
 
 @lru_cache
@@ -94,43 +132,36 @@ def _processors(device: torch.device) -> int:
     return _torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def cut_for(cost: Tensor) -> Cut:
-    """The cut for costs (batch, m, n) on their device."""
-    batch, m, n = cost.shape
-    return choose(batch, m, n, _processors(cost.device))
+def _sizes(cost: Tensor) -> tuple[int, int, int]:
+    """Batch, m and n of costs (..., m, n)."""
+    m, n = cost.shape[-2:]
+    return cost.numel() // (m * n), m, n
 
 
 def _power(x: int) -> int:
     return 1 << max(0, x - 1).bit_length()
 
 
-def _post(cost: Tensor, cut: Cut) -> Tensor:
+def _post(cost: Tensor, batch: int, case: Case) -> Tensor:
     """Memory in which programs that share an element exchange sums."""
-    if cut.split == 1:
+    if case.split == 1:
         return cost
-    return cost.new_zeros(4 * len(cost) * cut.split * cut.M, dtype=torch.int64)
+    return cost.new_zeros(4 * batch * case.split * case.M, dtype=torch.int64)
 
 
 def forward(operands: Operands, settings: SolverSettings, results: Results) -> None:
     """Run the forward kernel, which fills the results."""
     cost, noise, a, b, slots, inputs, tau, init = operands
-    batch, m, n = cost.shape
+    batch, m, n = sizes = _sizes(cost)
     if batch == 0:
         return
-    plan, u, v, error, trace, changed, history = results
+    plan, u, v, error, count, converged, changed, trace, history = results
     n_iters, mesh = settings.n_iters, settings.mesh
-    cut = cut_for(cost)
-    resident = cut.chunks(n) == 1
-    slope = plan if plan.dtype == torch.float32 else changed
-    if mesh and not resident and slope is changed:
-        slope = torch.empty_like(changed)
-    flows = cost.new_empty((batch, n_iters, m), dtype=torch.float32)
-    case = Case(
-        cut.M,
-        cut.N,
-        cut.split,
-        cut.vector,
-        resident=resident,
+    how = _launch(
+        choose,
+        _fused.small_group(m, n, settings),
+        sizes,
+        _processors(cost.device),
         mesh=mesh,
         noise=noise is not None,
         marginals=a is not None,
@@ -142,14 +173,35 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
         fresh=settings.fresh,
         keep=settings.keep,
     )
-    run_on(
-        cost.device, _kernels[0].forward_kernel, (batch * cut.split,),
-        cost, _or(noise, cost), _or(a, cost), _or(b, cost), _bytes(slots, cost),
-        _bytes(inputs, cost), _or(tau, cost), _or(init, cost),
-        plan, u, v, error, changed, history, slope, trace, flows, _post(cost, cut),
-        settings.sigma, settings.temperature, settings.length,
-        m, n, cut.width(n), cut.chunks(n), batch, settings.n_steps, n_iters,
-        case, num_warps=cut.warps, together=cut.split > 1,
+    case = how.case
+    if case.G:
+        _start(
+            how, _kernels[2].forward_small_kernel, batch, cost, plan.dtype,
+            cost, _or(a, cost), _or(b, cost), _or(slots, cost), _or(inputs, cost), _or(tau, cost),
+            _or(init, cost), plan, u, v, error, count, converged, trace,
+            settings.temperature, CONVERGED, m, n, batch, n_iters,
+        )  # fmt: skip
+        return
+    work = slope = flows = cost
+    if mesh:
+        assert changed is not None
+        flows = cost.new_empty((batch, n_iters, m), dtype=torch.float32)
+        if not case.resident:
+            rows = (batch, m, how.pitch)
+            work = changed if how.pitch == n else changed.new_empty(rows)
+            # Until the plan is known, its memory is free.
+            fits = how.pitch == n and plan.dtype == torch.float32
+            slope = plan if fits else changed.new_empty(rows)
+    elif not case.resident:
+        cost = _padded(cost, how.pitch)
+    _start(
+        how, _kernels[0].forward_kernel, batch, cost, plan.dtype,
+        cost, _or(noise, cost), _or(a, cost), _or(b, cost), _or(slots, cost),
+        _or(inputs, cost), _or(tau, cost), _or(init, cost),
+        plan, u, v, error, count, converged, _or(changed, cost), _or(history, cost), work, slope,
+        trace, flows, _post(cost, batch, case),
+        settings.sigma, settings.temperature, settings.length, CONVERGED,
+        m, n, how.width // 16, how.pitch // 16, how.chunks, batch, settings.n_steps, n_iters,
     )  # fmt: skip
 
 
@@ -164,18 +216,15 @@ def backward(
     """Run the backward kernel, which fills the gradients."""
     cost, _, a, b, slots, inputs, tau, _ = operands
     trace, history = past
-    batch, m, n = cost.shape
+    batch, m, n = sizes = _sizes(cost)
     if batch == 0:
         return
-    cut = cut_for(cost)
     n_iters = settings.n_iters
-    flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
-    case = Case(
-        cut.M,
-        cut.N,
-        cut.split,
-        cut.vector,
-        resident=cut.chunks(n) == 1,
+    how = _launch(
+        choose,
+        _fused.small_group(m, n, settings),
+        sizes,
+        _processors(cost.device),
         mesh=settings.mesh,
         marginals=a is not None,
         slot_mask=slots is not None,
@@ -190,14 +239,53 @@ def backward(
         grad_tau=wanted.tau,
         grad_init=wanted.init,
     )
-    run_on(
-        cost.device, _kernels[1].backward_kernel, (batch * cut.split,),
-        cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _bytes(slots, cost),
-        _bytes(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
-        *grads, flows, _post(cost, cut),
-        settings.temperature, m, n, cut.width(n), cut.chunks(n), batch, len(trace) - 1, n_iters,
-        case, num_warps=cut.warps, together=cut.split > 1,
+    if how.case.G:
+        _start(
+            how, _kernels[2].backward_small_kernel, batch, cost, grads.cost.dtype,
+            cost, trace, _or(a, cost), _or(b, cost), _or(slots, cost), _or(inputs, cost),
+            _or(tau, cost), *(_or(g, cost) for g in incoming[:3]), *(_or(g, cost) for g in grads),
+            settings.temperature, m, n, batch, n_iters,
+        )  # fmt: skip
+        return
+    flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
+    if not how.case.resident:
+        cost = _padded(cost, how.pitch)
+        history = None if history is None else _padded(history, how.pitch)
+        grad_plan = incoming.plan
+        grad_plan = None if grad_plan is None else _padded(grad_plan, how.pitch)
+        incoming = incoming._replace(plan=grad_plan)
+    _start(
+        how, _kernels[1].backward_kernel, batch, cost, grads.cost.dtype,
+        cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _or(slots, cost),
+        _or(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
+        *(_or(g, cost) for g in grads), flows, _post(cost, batch, how.case),
+        settings.temperature, m, n, how.width // 16, how.pitch // 16, how.chunks, batch,
+        len(trace) - 1, n_iters,
     )  # fmt: skip
+
+
+def _start(
+    how: Launch, kernel: Any, batch: int, cost: Tensor, other: torch.dtype, *args: Any
+) -> None:
+    """Launch a kernel by what was compiled for it, or compile it.
+
+    No argument is specialised on (see ``kernel_of_any_size``), so that the case, the dtypes of the
+    cost and of what is written, and the device determine the code.
+    """
+    split, group = how.case.split, how.case.G
+    key = (cost.device, cost.dtype, other)
+    found = how.compiled.get(key)
+    grid = (-(-batch // group) if group else batch * split, 1, 1)
+    if found is not None:
+        # Of a tensor Triton asks the driver for the address.
+        plain = (x.data_ptr() if isinstance(x, Tensor) else x for x in args)
+        run_on(cost.device, found, grid, *plain, how.case)
+        return
+    made = run_on(
+        cost.device, kernel, grid, *args, how.case, num_warps=how.warps, together=split > 1
+    )
+    if isinstance(made, CompiledKernel):
+        how.compiled[key] = made
 
 
 def run_on(
@@ -207,12 +295,12 @@ def run_on(
     *args: Any,
     together: bool = False,
     **options: Any,
-) -> None:
+) -> Any:
     """Launch a kernel on a device; Triton itself uses the current one, whatever it is given.
 
     Args:
         device: The device of all tensors among the arguments.
-        kernel: A function of ``triton.jit``.
+        kernel: A function of ``triton.jit``, or what it was compiled to.
         grid: Number of programs; only the first dimension may exceed 65,535.
         args: Arguments of the kernel.
         together: Whether programs wait for each other, so that all of them have to run at once. The
@@ -220,20 +308,26 @@ def run_on(
             processors, none, and it refuses a grid that can never fit. At most one program per
             processor always fits.
         options: More arguments of the kernel, and of the compiler.
+
+    Returns:
+        What the kernel was compiled to, unless that was given; None in Triton's interpreter.
     """
     if together:
         options["launch_cooperative_grid"] = True
     if device.type != "cuda" or device.index == _torch.cuda.current_device():
-        kernel[grid](*args, **options)
-        return
+        return kernel[grid](*args, **options)
     with _torch.cuda.device(device):
-        kernel[grid](*args, **options)
+        return kernel[grid](*args, **options)
+
+
+def _padded(x: Tensor, pitch: int) -> Tensor:
+    """(..., n) with rows of ``pitch`` numbers, zeros from n on, at an address that is aligned."""
+    n = x.shape[-1]
+    if n < pitch:
+        return torch.nn.functional.pad(x, (0, pitch - n))
+    return x if x.data_ptr() % 16 == 0 else x.clone()
 
 
 def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
     """A tensor to point at if an argument is missing."""
     return stand_in if tensor is None else tensor
-
-
-def _bytes(mask: Tensor | None, stand_in: Tensor) -> Tensor:
-    return stand_in if mask is None else mask.view(torch.uint8)

@@ -105,10 +105,11 @@ def assign(cost: Tensor, slots: Tensor, inputs: Tensor, maximize: bool, partner:
     batch, m, n = cost.shape
     if batch == 0:
         return
+    size = max(2, _power(max(m, n)))
     run_on(
         cost.device, _kernels[0].assign_kernel, (batch,),
         cost, slots.view(torch.uint8), inputs.view(torch.uint8), partner, m, n,
-        maximize, max(2, _power(max(m, n))), num_warps=1,
+        maximize, size, num_warps=max(1, size // 256),
     )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ over slots needs no logarithms: the exponent of ``a / r`` goes to u, its mantiss
 
 # ruff: noqa: N803, RUF059, SIM108
 
+import inspect
+
 import triton
 import triton.language as tl
 
@@ -31,6 +33,13 @@ LEAST = tl.constexpr(-40.0)
 LEAST_MASS = tl.constexpr(2.0**-40)
 # The sum of a row of shares is at least this; a mass over it is still finite.
 TINIEST = tl.constexpr(1e-30)
+
+
+def kernel_of_any_size(function):
+    """``triton.jit`` that specialises on no argument, or most sizes would be compiled again."""
+    parameters = inspect.signature(function).parameters.values()
+    sizes = [x.name for x in parameters if x.annotation is not tl.constexpr]
+    return triton.jit(function, do_not_specialize=sizes)
 
 
 @triton.jit
@@ -130,16 +139,24 @@ def write_row(base, index, value, rows, m):
 
 
 @triton.jit
-def my_part(mail, m, n, width, C: tl.constexpr):
-    """The batch element and the inputs that this program works on."""
+def my_part(mail, m, n, sixteenths, pitch_sixteenths, C: tl.constexpr):
+    """The batch element and the inputs that this program works on.
+
+    Matrices that are read again and again have rows of ``pitch`` numbers, zeros from n on: a
+    multiple of 16 for any n, as the compiler can see, so that several are loaded at once. Their
+    addresses are aligned too.
+    """
     number = tl.program_id(0)
     if C.split > 1:
         # With 32 bits the compiler keeps more in registers than there are.
         number = number.to(tl.int64)
     element = (number // C.split).to(tl.int64)
     part = number % C.split
+    width = sixteenths * 16
+    pitch = pitch_sixteenths * 16
     start = part * width
-    place = (tl.arange(0, C.M), m, n, start, tl.minimum(start + width, n))
+    end = start + width
+    place = (tl.arange(0, C.M), m, n, start, tl.minimum(end, n), pitch, tl.minimum(end, pitch))
     post = (mail + element * (4 * C.split * C.M), part, 2 * C.split * C.M)
     return element, place, post
 
@@ -147,8 +164,7 @@ def my_part(mail, m, n, width, C: tl.constexpr):
 @triton.jit
 def columns(k, place, C: tl.constexpr):
     """The inputs of the k-th block."""
-    rows, m, n, start, stop = place
-    cols = start + k * C.N + tl.arange(0, C.N)
+    cols = place[3] + k * C.N + tl.arange(0, C.N)
     if C.vector > 1:
         # A thread loads this many inputs at once; with more, slots would be spread over warps.
         at_once: tl.constexpr = C.vector
@@ -187,7 +203,7 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
 @triton.jit
 def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexpr):
     """How many inputs are real, the mass of each if uniform, and whether any has some."""
-    rows, m, n, start, stop = place
+    rows, m, n, start, stop, pitch, edge = place
     real = total * 0 + n
     heavy = real
     if C.marginals or C.input_mask:
@@ -234,13 +250,13 @@ def input_masses(cols, stop, masses, C: tl.constexpr):
 @triton.jit
 def block(k, resident, source, there, place, masses, C: tl.constexpr):
     """The k-th block of costs, its columns, and the masses of its inputs."""
-    rows, m, n, start, stop = place
+    rows, m, n, start, stop, pitch, edge = place
     cols = columns(k, place, C)
     mass, counted = input_masses(cols, stop, masses, C)
     if C.resident:
         c = resident
     else:
-        c = read(source, rows, cols, m, n, stop)
+        c = read(source, rows, cols, m, pitch, edge)
         if not C.mesh:
             c = clean(c, there, masses[1], cols, stop, C)
     return c, cols, mass, counted
@@ -266,13 +282,20 @@ def log_or_zero(w):
 
 
 @triton.jit
+def exponent_and_mantissa(x):
+    """Of positive numbers, both as float32."""
+    bits = x.to(tl.int32, bitcast=True)
+    exponent = (bits >> 23) - 127
+    mantissa = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
+    return exponent.to(tl.float32), mantissa
+
+
+@triton.jit
 def scale_slots(u, r, held, spare):
     """Half-step over slots: the next state (u, kappa), and 1/r."""
     inverse = 1.0 / tl.where(r < TINIEST, TINIEST, r)  # NaN stays
-    bits = (held * inverse).to(tl.int32, bitcast=True)
-    exponent = (bits >> 23) - 127
-    mantissa = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
-    return u + exponent.to(tl.float32), spare * mantissa, inverse
+    exponent, mantissa = exponent_and_mantissa(held * inverse)
+    return u + exponent, spare * mantissa, inverse
 
 
 @triton.jit

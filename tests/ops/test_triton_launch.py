@@ -1,0 +1,155 @@
+"""How kernels are launched: without an operator where nobody watches, one code for many sizes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import slotmesh
+from slotmesh.ops import _fused, mesh, set_value_checks, sinkhorn
+
+from ._kernels import blocks_of, both
+from ._reference import close, masses, randn
+
+F32 = torch.float32
+# What an NVIDIA H200 has.
+PROCESSORS = 132
+
+
+class _Watch(TorchDispatchMode):
+    """Notes the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("op", [sinkhorn, mesh])
+def test_an_eager_call_goes_through_no_operator(device: str, op: Any, monkeypatch: Any) -> None:
+    cost = randn(2, 3, 9, seed=0, dtype=F32).to(device).requires_grad_()
+    options = {} if op is sinkhorn else {"noise": 0.0, "n_steps": 1}
+    calls: list[str] = []
+    run = _fused.run_forward
+    monkeypatch.setattr(_fused, "run_forward", lambda *a: calls.append("eager") or run(*a))
+    plan = op(cost, n_iters=2, backend="triton", **options).plan
+    (grad,) = torch.autograd.grad(plan.square().sum(), cost)
+    assert calls == ["eager"]
+    with _Watch() as watch:
+        watched = op(cost, n_iters=2, backend="triton", **options).plan
+        (same,) = torch.autograd.grad(watched.square().sum(), cost)
+    assert "slotmesh.transport.default" in watch.seen
+    close(watched, plan, 0)
+    close(same, grad, 0)
+
+
+def test_tracing_sees_the_operator(device: str) -> None:
+    cost = randn(2, 3, 9, seed=1, dtype=F32).to(device)
+    before = set_value_checks("never")  # a tracer has none
+    try:
+        graph = make_fx(lambda c: sinkhorn(c, n_iters=1, backend="triton").plan)(cost)
+    finally:
+        set_value_checks(before)
+    assert "slotmesh.transport" in graph.code
+    other = randn(2, 3, 9, seed=2, dtype=F32).to(device)
+    close(graph(other), sinkhorn(other, n_iters=1, backend="triton").plan, 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(9, 3, 5), (130, 1, 1), (17, 4, 4), (5, 8, 8), (3, 2, 31)])
+def test_several_small_matrices_in_a_program(device: str, shape: tuple[int, ...]) -> None:
+    """The last program has fewer matrices than the others."""
+    assert _fused.small_group(*shape[1:], _fused.SolverSettings(n_iters=1)) > 1
+    batch, m, n = shape
+    leaves = {
+        "cost": 2 * randn(*shape, seed=m, dtype=F32),
+        "a": masses(batch, m, seed=m, total=m, dtype=F32),
+        "b": masses(batch, n, seed=n, total=m, dtype=F32),
+        "u": randn(batch, m, seed=3, dtype=F32),
+        "temperature": 0.5 + randn(batch, seed=4, dtype=F32).abs(),
+    }
+    both(sinkhorn, device, leaves, n_iters=4)
+
+
+def test_small_matrices_with_masks(device: str) -> None:
+    cost = randn(6, 4, 7, seed=5, dtype=F32)
+    slots, inputs = randn(6, 4, seed=6) > -0.5, randn(6, 7, seed=7) > -0.5
+    slots[:, 1] = inputs[:, 3] = True
+    cost[~(slots[:, :, None] & inputs[:, None])] = torch.nan
+    masks = {"slot_mask": slots, "input_mask": inputs}
+    both(sinkhorn, device, {"cost": cost}, n_iters=20, through=("plan",), **masks)
+
+
+@pytest.mark.parametrize("op", [sinkhorn, mesh])
+@pytest.mark.parametrize("n", [70, 65, 80])
+def test_rows_of_any_length_in_several_blocks(
+    device: str, op: Any, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are not a multiple of 16 are padded, whatever the address of the cost."""
+    blocks_of(32, monkeypatch)
+    cost = randn(2 * 3 * n + 1, seed=n, dtype=F32)[1:].view(2, 3, n)
+    options = {} if op is sinkhorn else {"noise": 0.1 * cost.cos(), "potentials": "reuse"}
+    both(op, device, {"cost": cost}, n_iters=3, **options)
+
+
+def _case(batch: int, m: int, n: int, **flags: bool) -> Any:
+    from slotmesh.ops._triton import launch
+
+    found = launch._launch(launch.choose, 0, (batch, m, n), PROCESSORS, mesh=True, **flags)
+    return found.case, found.warps
+
+
+def test_sizes_of_a_class_share_their_code(device: str) -> None:
+    for one, other in ((1000, 1024), (4097, 4096), (4096, 16_384), (600, 1000), (2000, 65_536)):
+        assert _case(64, 11, one) == _case(64, 11, other), (one, other)
+    assert _case(64, 9, 4096) == _case(64, 16, 5000)
+    assert len({_case(64, 11, n) for n in range(100, 20_000, 7)}) <= 5
+
+
+def test_triton_specialises_on_no_size() -> None:
+    """In a process of its own: kernels that are interpreted have no parameters to look at."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    code = """
+from slotmesh.ops._triton import backward, forward, small
+kernels = (forward.forward_kernel, backward.backward_kernel, small.forward_small_kernel,
+           small.backward_small_kernel)
+for kernel in kernels:
+    assert kernel.params[-1].is_constexpr
+    assert all(p.do_not_specialize for p in kernel.params[:-1]), kernel
+print("all")
+"""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["PYTHONPATH"] = str(Path(slotmesh.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "all", done.stderr
+
+
+@pytest.mark.gpu
+def test_a_compiled_kernel_is_launched_again(device: str) -> None:
+    """The second call of a size takes what the first one compiled, without Triton's look-up."""
+    from slotmesh.ops._triton import launch
+
+    if device == "cpu":
+        pytest.skip("nothing is compiled there")
+    cost = randn(3, 5, 40, seed=8, dtype=F32).to(device)
+    first = sinkhorn(cost, n_iters=3, backend="triton").plan
+    how = launch._launch(
+        launch.choose,
+        0,
+        (3, 5, 40),
+        launch._processors(cost.device),
+        **dict.fromkeys(("mesh", "noise", "marginals", "slot_mask", "input_mask"), False),
+        **dict.fromkeys(("tau", "init", "per_entry", "fresh", "keep"), False),
+    )
+    assert len(how.compiled) == 1
+    close(sinkhorn(cost, n_iters=3, backend="triton").plan, first, 0)
