@@ -211,8 +211,8 @@ def cpu_transport(
     graph = torch.is_grad_enabled() and any(
         isinstance(x, Tensor) and x.requires_grad for x in leaves
     )
-    apply: Any = _Transport.apply  # pyright: ignore
-    plan, last_u, last_v, changed, *_ = apply(*batch, u, settings, graph)
+    apply = _apply()
+    plan, last_u, last_v, changed = apply(*batch, u, settings, graph)
     *shape, m, n = cost.shape
     count = torch.full(shape, settings.n_iters, dtype=torch.int64, device=cost.device)
     cost = batch.cost if changed is None else changed
@@ -226,61 +226,35 @@ class _Transport(torch.autograd.Function):
     """Plan, u, v and adjusted cost. Derivatives of higher orders use the log domain."""
 
     @staticmethod
-    def forward(*args: Any) -> tuple[Tensor | None, ...]:
-        """Plan, u, v, adjusted cost, its first potentials, and which elements C got right."""
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         size = len(Batch._fields)
-        batch, (u, settings, _) = Batch(*args[:size]), args[size:]
+        batch, (u, settings, graph) = Batch(*args[:size]), args[size:]
         start = first_potentials(batch.a, batch.slots, u)
         outputs = [torch.empty_like(x) for x in batch[:3]]
         changed = torch.empty_like(batch.cost) if settings.n_steps else None
         easy = native.solve(batch, changed, start, settings, outputs)
-        if not bool(easy.all()):
+        if bool(easy.all()):
+            easy = None
+        else:
             _solve_again(batch, changed, start, settings, outputs, _hard(easy))
-        return *outputs, changed, None if changed is None else start, easy
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Keep what the backward pass needs."""
-        size = len(Batch._fields)
-        batch, (u, settings, graph) = Batch(*inputs[:size]), inputs[size:]
-        plan, last_u, last_v, changed, start, easy = output
+        plan, last_u, last_v = outputs
         ctx.set_materialize_grads(False)
-        constant = [x for x in (start, easy) if x is not None]
-        ctx.mark_non_differentiable(*constant, *((last_u, last_v) if settings.implicit else ()))
-        if not graph:
-            return
-        cost = batch.cost if changed is None else changed
-        tau = batch.tau if isinstance(batch.tau, Tensor) else None
-        # For MESH the potentials are constants.
-        begin = u if changed is None else start
-        # C repeats the iterations: that takes less time than keeping all of them in memory.
-        kept = plan if settings.implicit else None
-        ctx.save_for_backward(cost, *batch[1:4], tau, begin, easy, kept)
-        ctx.tau, ctx.n_iters = batch.tau if tau is None else None, settings.n_iters
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-        """One batch of all batches."""
-        *tensors, settings, _ = args
-        flat: list[Any] = []
-        for x, dim in zip(tensors, in_dims, strict=False):
-            if isinstance(x, Tensor):
-                x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-                x = x.flatten(0, 1).contiguous()
-            flat.append(x)
-        graph = torch.is_grad_enabled() and any(
-            isinstance(x, Tensor) and x.requires_grad for x in flat
-        )
-        apply: Any = _Transport.apply  # pyright: ignore
-        found = apply(*flat, settings, graph)
-        sizes = (info.batch_size, len(flat[0]) // info.batch_size if info.batch_size else 0)
-        outputs = tuple(None if x is None else x.unflatten(0, sizes) for x in found)
-        return outputs, tuple(None if x is None else 0 for x in found)
+        if settings.implicit:
+            ctx.mark_non_differentiable(last_u, last_v)
+        if graph:
+            cost = batch.cost if changed is None else changed
+            tau = batch.tau if isinstance(batch.tau, Tensor) else None
+            # For MESH the potentials are constants.
+            begin = u if changed is None else start
+            # C repeats the iterations: that takes less time than keeping all of them in memory.
+            kept = plan if settings.implicit else None
+            ctx.save_for_backward(cost, *batch[1:4], tau, begin, easy, kept)
+            ctx.tau, ctx.n_iters = batch.tau if tau is None else None, settings.n_iters
+        return plan, last_u, last_v, changed
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         cost, a, b, slots, tau, u, easy, plan = ctx.saved_tensors
-        easy = None if bool(easy.all()) else easy
         batch = Batch(cost, a, b, slots, ctx.tau if tau is None else tau, 0.0, None)
         wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 4, 7)]
         into, grad_changed = grads[:3], grads[3]
@@ -307,6 +281,41 @@ class _Transport(torch.autograd.Function):
         if grad_changed is not None:
             grad_cost = grad_changed if grad_cost is None else grad_cost + grad_changed
         return grad_cost, grad_a, grad_b, None, grad_tau, None, None, grad_u, None, None
+
+
+class _MappedTransport(torch.autograd.Function):
+    """The same inside vmap; a class of its own, as calls of one with a rule take longer."""
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        """Not reached: the rule calls the other class."""
+        raise AssertionError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Nothing to keep."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        """One batch of all batches."""
+        *tensors, settings, _ = args
+        flat: list[Any] = []
+        for x, dim in zip(tensors, in_dims, strict=False):
+            if isinstance(x, Tensor):
+                x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+                x = x.flatten(0, 1).contiguous()
+            flat.append(x)
+        graph = torch.is_grad_enabled() and any(
+            isinstance(x, Tensor) and x.requires_grad for x in flat
+        )
+        found = _apply()(*flat, settings, graph)
+        sizes = (info.batch_size, len(flat[0]) // info.batch_size if info.batch_size else 0)
+        outputs = tuple(None if x is None else x.unflatten(0, sizes) for x in found)
+        return outputs, tuple(None if x is None else 0 for x in found)
+
+
+def _apply() -> Any:
+    return (_Transport if transform() is None else _MappedTransport).apply  # pyright: ignore
 
 
 def _solve_again(
