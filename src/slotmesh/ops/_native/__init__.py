@@ -65,7 +65,7 @@ _pointers = (
 )
 
 
-class Job(ctypes.Structure):
+class NativeJob(ctypes.Structure):
     """``job`` of job.h."""
 
     _fields_ = (
@@ -159,7 +159,7 @@ def _call(
     values = {k: x.data_ptr() if isinstance(x, Tensor) else x for k, x in given.items()}
     parallel = torch_threads(os.getpid()) if threads > 1 else None
     sizes = {"batch": size, "m": m, "n": n, "n_iters": n_iters}
-    job = Job(**sizes, threads=threads, parallel=parallel, **values)
+    job = NativeJob(**sizes, threads=threads, parallel=parallel, **values)
     function: Any = getattr(load(), name)
     # Larger sizes would overflow.
     if n_iters * (m + n) > 2**40 or function(ctypes.byref(job)):

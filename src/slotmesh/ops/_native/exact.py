@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slotmesh.ops._native import Job
+from slotmesh.ops._native import NativeJob
 from slotmesh.ops._native.library import load, torch_threads
 
 # Entries of matrices, below which another thread takes longer than it helps.
@@ -18,7 +18,7 @@ _pointers = ("cost", "a", "b", "slots", "inputs"), ("partner", "plan", "u", "v",
 
 class _ExactJob(ctypes.Structure):
     _fields_ = (
-        ("base", Job),
+        ("base", NativeJob),
         *((name, ctypes.c_void_p) for name in _pointers[0]),
         ("maximize", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in _pointers[1]),
@@ -70,7 +70,7 @@ def _call(name: str, cost: Tensor, **rest: Any) -> Tensor:
     given = {k: x.contiguous() if isinstance(x, Tensor) else x for k, x in rest.items()}
     given |= {"cost": cost.contiguous(), "fine": fine}
     values = {k: x.data_ptr() if isinstance(x, Tensor) else x for k, x in given.items()}
-    job = _ExactJob(Job(batch=size, m=m, n=n, threads=threads, parallel=parallel), **values)
+    job = _ExactJob(NativeJob(batch=size, m=m, n=n, threads=threads, parallel=parallel), **values)
     function: Any = getattr(load(), name)
     if function(ctypes.byref(job)):
         raise MemoryError(f"not enough memory for {threads} costs of {m} x {n}")
