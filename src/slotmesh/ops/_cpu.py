@@ -14,7 +14,7 @@ from slotmesh.ops._fused import HALF_OR_SINGLE, flat_vector
 from slotmesh.ops._implicit import plan_adjoint
 from slotmesh.ops._naive import Potentials, descend, first_potentials, solve, step_length
 from slotmesh.ops._native.library import REMEDY, SWITCH, SWITCHED_OFF
-from slotmesh.ops._private import is_batched_gradient, transform, unpack_dual
+from slotmesh.ops._private import is_batched_gradient, only_vmap, transform, unpack_dual
 from slotmesh.ops.objectives import EntropyObjective
 from slotmesh.ops.problem import (
     Given,
@@ -70,8 +70,8 @@ def _unfit(cost: Tensor, *others: object) -> str | None:
     for x in tensors:
         if type(x) not in (Tensor, torch.nn.Parameter):
             return f"it got a {type(x).__name__}, whose values it cannot read"
-    if transform() is not None:
-        return "this is inside a transform of torch.func, which the C backend does not support"
+    if not only_vmap():
+        return "this is inside a transform of torch.func, of which the C backend supports only vmap"
     if any(unpack_dual(x).tangent is not None for x in tensors):
         return "forward-mode derivatives are on, which the C backend does not support"
     return None
@@ -211,7 +211,7 @@ def cpu_transport(
     graph = torch.is_grad_enabled() and any(
         isinstance(x, Tensor) and x.requires_grad for x in leaves
     )
-    apply: Any = _Transport.apply  # pyright: ignore
+    apply = _apply()
     plan, last_u, last_v, changed = apply(*batch, u, settings, graph)
     *shape, m, n = cost.shape
     count = torch.full(shape, settings.n_iters, dtype=torch.int64, device=cost.device)
@@ -281,6 +281,41 @@ class _Transport(torch.autograd.Function):
         if grad_changed is not None:
             grad_cost = grad_changed if grad_cost is None else grad_cost + grad_changed
         return grad_cost, grad_a, grad_b, None, grad_tau, None, None, grad_u, None, None
+
+
+class _MappedTransport(torch.autograd.Function):
+    """The same inside vmap; a class of its own, as calls of one with a rule take longer."""
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        """Not reached: the rule calls the other class."""
+        raise AssertionError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Nothing to keep."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        """One batch of all batches."""
+        *tensors, settings, _ = args
+        flat: list[Any] = []
+        for x, dim in zip(tensors, in_dims, strict=False):
+            if isinstance(x, Tensor):
+                x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+                x = x.flatten(0, 1).contiguous()
+            flat.append(x)
+        graph = torch.is_grad_enabled() and any(
+            isinstance(x, Tensor) and x.requires_grad for x in flat
+        )
+        found = _apply()(*flat, settings, graph)
+        sizes = (info.batch_size, len(flat[0]) // info.batch_size if info.batch_size else 0)
+        outputs = tuple(None if x is None else x.unflatten(0, sizes) for x in found)
+        return outputs, tuple(None if x is None else 0 for x in found)
+
+
+def _apply() -> Any:
+    return (_Transport if transform() is None else _MappedTransport).apply  # pyright: ignore
 
 
 def _solve_again(

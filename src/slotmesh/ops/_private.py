@@ -11,6 +11,8 @@ import torch
 
 NAMES = (
     "torch._C._functorch.peek_interpreter_stack",
+    "torch._C._functorch.get_interpreter_stack",
+    "torch._C._functorch.TransformType.Vmap",
     "torch._C._functorch.is_legacy_batchedtensor",
     "torch._C._len_torch_dispatch_stack",
     "triton.language.standard._sum_combine",
@@ -36,6 +38,11 @@ def _never(_: object) -> bool:
 # The innermost transform of torch.func, or None. Without it kernels and C run inside transforms
 # too, where torch raises an error of its own for what they cannot do.
 transform: Callable[[], object] = find("torch._C._functorch.peek_interpreter_stack", lambda: None)
+# All of them, or None. Without it C runs inside no transform.
+_transforms: Callable[[], list[Any] | None] = find(
+    "torch._C._functorch.get_interpreter_stack", lambda: None
+)
+_VMAP: object = find("torch._C._functorch.TransformType.Vmap", None)
 # Whether a tensor is one of the batched backward passes of ``is_grads_batched``. Without it these
 # raise an error on the CPU, where backend="torch" still works.
 is_batched_gradient: Callable[[Any], bool] = find(
@@ -44,6 +51,15 @@ is_batched_gradient: Callable[[Any], bool] = find(
 # How many dispatch modes (fake tensors, tracing, counting operations) are on. Without it an eager
 # call goes through the operators as well, which takes longer.
 dispatch_modes: Callable[[], int] = find("torch._C._len_torch_dispatch_stack", lambda: 1)
+
+
+def only_vmap() -> bool:
+    """Whether there is no transform of torch.func but vmap, possibly several times."""
+    if transform() is None:
+        return True
+    found = _transforms()
+    return found is not None and all(one.key() == _VMAP for one in found)
+
 
 # Makes an operator that torch.compile and CUDA graphs take as a whole.
 custom_op: Any = torch.library.custom_op

@@ -113,9 +113,9 @@ def mesh(
             less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"`` or
             ``"truncated"``, first derivatives only); ``"cpu"``, C code, several times as fast as
             torch on a CPU (the same limits at any size, and not ``"reuse"``, not inside
-            ``torch.compile`` or ``torch.func``; :func:`slotmesh.ops.backends` says whether it is
-            available); ``"torch"``, which supports everything everywhere; or ``"auto"``, the
-            fastest that supports the call.
+            ``torch.compile``, and of ``torch.func`` only inside ``vmap``;
+            :func:`slotmesh.ops.backends` says whether it is available); ``"torch"``, which
+            supports everything everywhere; or ``"auto"``, the fastest that supports the call.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the adjusted cost.

@@ -9,7 +9,7 @@ its mass after each iteration.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,7 +55,8 @@ def relaxation(
             "has other derivatives."
         )
     if penalty is not None:
-        pair = penalty if isinstance(penalty, tuple | list) else (penalty, penalty)
+        several = isinstance(penalty, tuple | list)
+        pair: list[Any] = list(penalty) if several else [penalty, penalty]  # pyright: ignore
         if len(pair) != 2:
             raise ValueError(
                 f"{op}: penalty has {len(pair)} entries, expected a number or one for slots and "

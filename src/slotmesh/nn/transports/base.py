@@ -116,10 +116,12 @@ class MarginalHead(nn.Module):
 
     def _logit(self, elements: Tensor) -> Tensor:
         """``(..., k, dim)`` to ``(..., k)``."""
-        first, _, last = self.logit
-        weight = first.get_parameter("weight")
+        # Attributes, as torch.func.functional_call puts plain tensors in place of parameters.
+        layers: Any = self.logit
+        first, _, last = layers
+        weight = first.weight
         if use_logits(elements, weight):
-            bias, once = first.get_parameter("bias"), last.get_parameter("weight").squeeze(0)
+            bias, once = first.bias, last.weight.squeeze(0)
             return logits(elements, weight, bias, once)
         return self.logit(elements).squeeze(-1)
 
