@@ -4,8 +4,8 @@ Keypoint matching with dustbins
 
 Two views of the same points, turned and moved; a third of the points of each view is missing in the
 other. ``sinkhorn`` with a dustbin matches descriptors and leaves over what has no partner. **You
-should see** almost only green lines between the same points, and points without a partner left
-alone in gray. Without dustbins every point must take a partner, and the wrong ones are red.
+should see** green lines between the same points, nearly without an error, and points without a
+partner left alone in gray. Without dustbins every point must take one, and the wrong ones are red.
 """
 
 import matplotlib.pyplot as plt
