@@ -181,8 +181,8 @@ def _eager(rows: list[Measurement]) -> list[str]:
         [*size, *(three(times[name]) if name in times else NOTHING for name in _CALLED)]
         for size, times in found.items()
     ]
-    text = "Called one by one, without a graph, ms per call; most of it is the processor's time:"
-    return [text, "", *_table(["batch", "n", "m", *(NAMES[name] for name in _CALLED)], body)]
+    table = _table(["batch", "n", "m", *(NAMES[name] for name in _CALLED)], body)
+    return _folded("Called one by one, without a graph, ms per call: mostly host time", table)
 
 
 def _small(rows: list[Measurement]) -> list[str]:
@@ -201,7 +201,7 @@ def _small(rows: list[Measurement]) -> list[str]:
         for row in chosen
     ]
     head = ["batch", "n", "m", "forward", "forward and backward", "compiled", "Liger"]
-    return ["Sinkhorn of many small matrices, 20 iterations, in ms:", "", *_table(head, body)]
+    return _folded("Sinkhorn of many small matrices, 20 iterations, in ms", _table(head, body))
 
 
 def _is_mesh(row: Measurement, same: dict[str, int]) -> bool:

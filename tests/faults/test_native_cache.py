@@ -31,7 +31,7 @@ case "$out" in *.o) ;; *) cp {right} "$out"; echo >> {tmp_path}/built;; esac
     def check(path, origin, note=None):
         # To load it for real could kill this process.
         assert path.read_bytes() == CONTENT
-        return library.Library(None, None, None, "baseline", path, origin, note)
+        return library.Library(None, None, None, None, None, "baseline", path, origin, note)
 
     monkeypatch.setattr(library, "_open", check)
 

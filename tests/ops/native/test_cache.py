@@ -55,7 +55,7 @@ def kept(cache, quick, prebuilt, monkeypatch):
 
     def fake(path, origin, note=None):
         assert path.read_bytes() == prebuilt.read_bytes()
-        return library.Library(None, None, None, "baseline", path, origin, note)
+        return library.Library(None, None, None, None, None, "baseline", path, origin, note)
 
     monkeypatch.setattr(library, "_open", fake)
     found = load()
