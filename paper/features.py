@@ -49,7 +49,7 @@ _STANDARD = 1024
 
 @dataclass(frozen=True)
 class FeaturesStudy:
-    """Compare SA and SA-MESH on features of an encoder trained here without labels (ClevrTex)."""
+    """Compare SA and SA-MESH on features of an encoder trained without labels."""
 
     variants: tuple[str, ...] = ("SA", "SA-MESH")
     """Variants to compare."""

@@ -21,6 +21,7 @@ ADDED_LATER = {
     "transport.grad": "straight_through",
     "logger": "tensorboard",
     "optim.warmup_part": None,
+    "data.easy": False,
 }
 """Settings that were added after some results, with the value that those were measured with."""
 

@@ -32,7 +32,7 @@ _MAX_OBJECTS = 5
 
 @dataclass(frozen=True)
 class SurplusSlots:
-    """Try to make one segment of a background that several slots share, without training."""
+    """Try to make one segment of a background that several slots share."""
 
     n: int = 128
     """Scenes of the world."""

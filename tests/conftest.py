@@ -12,8 +12,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-from .browser import open_browser
-
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -101,5 +99,7 @@ def browser() -> Iterator["Browser"]:
 
     See :func:`tests.browser.open_page`.
     """
+    from .browser import open_browser
+
     with open_browser() as chromium:
         yield chromium

@@ -85,6 +85,15 @@ def wait_until_changed(page: "Page", before: str, k: int = 1) -> None:
     page.wait_for_function(code, arg=[k, before])
 
 
+def tab_to(page: "Page", reached: str) -> None:
+    """Press Tab until the focus is where the expression is true."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"() => {reached}"):
+            return
+    pytest.fail(f"Tab never comes to: {reached}")
+
+
 def test_tie(browser: "Browser", url: str) -> None:
     """Open, drag, and follow the link."""
     with open_page(browser, url) as page:
@@ -186,17 +195,13 @@ def test_keyboard_only(browser: "Browser", url: str) -> None:
     """Tab and Enter to the view, Tab and Space to switch a slot off."""
     with open_page(browser, url) as page:
         page.get_by_role("slider", name="Slot C").wait_for()
-        for _ in range(20):
-            page.keyboard.press("Tab")
-            if page.evaluate("() => document.activeElement.textContent") == "Objects":
-                break
+        tab_to(page, "document.activeElement.textContent === 'Objects'")
         page.keyboard.press("Enter")
         page.locator(OBJECTS).wait_for()
+        page.get_by_text("6 slots").first.wait_for()
+        page.locator("input[type=checkbox]:visible").first.wait_for()
         before = source(page, 0)
-        for _ in range(40):
-            page.keyboard.press("Tab")
-            if page.evaluate("() => document.activeElement.type") == "checkbox":
-                break
+        tab_to(page, "document.activeElement.type === 'checkbox'")
         page.keyboard.press("Space")
         wait_until_changed(page, before, 0)
         page.get_by_text("6 slots; 1 off").wait_for()

@@ -71,6 +71,7 @@ def test_video_object_discovery_has_time_after_the_batch(build, data, transport)
         "marginal_error": (B, T),
         "n_iters": (B, T),
         "converged": (B, T),
+        "temperature": (B, T),
     }
     assert out.transport.entropy().shape == (B, T)
 

@@ -25,7 +25,10 @@ def test_it_is_scipy_s_assignment(error: str, seed: int, k: int, dim: int) -> No
     for i in range(3):
         costs = np.array([[float(one(x[i, a], y[i, b])) for b in range(k)] for a in range(k)])
         rows, columns = linear_sum_assignment(costs)
-        assert found.partner[i].tolist() == columns.tolist()
+        # Of equally good matchings, solvers may choose different ones.
+        partner = found.partner[i].tolist()
+        assert sorted(partner) == list(range(k))
+        assert costs[rows, partner].sum() == pytest.approx(costs[rows, columns].sum(), rel=1e-9)
         assert float(found.cost[i]) == pytest.approx(costs[rows, columns].mean(), rel=1e-12)
 
 

@@ -69,6 +69,6 @@ def test_a_batch_passes_through_few_files(tmp_path: Path, variant: str, most: in
     often = {"steps": 3, "val_every": 3, "save_every": 1, "log_every": 1}
     settings = tiny("multi-dsprites", variant, tmp_path / "run", **often)
     found = files_of_a_batch(flags(settings))
-    assert len(found) <= most, sorted(found)
+    assert len(found) <= most, "\n".join(sorted(found))
     above = {name for name in found if not name.startswith("ops/")}
     assert len(above) <= 18, sorted(above)

@@ -53,7 +53,7 @@ class SlotUsage(NamedTuple):
         if self.attention_entropy is not None:
             each = self.attention_entropy.unbind(-1)
             found |= {f"entropy_{i + 1}": value for i, value in enumerate(each)}
-        return {name: float(value.double().mean()) for name, value in found.items()}
+        return {name: float(value.detach().double().mean()) for name, value in found.items()}
 
 
 def slot_usage(

@@ -70,7 +70,7 @@ def _unfit(cost: Tensor, *others: object) -> str | None:
     for x in tensors:
         if type(x) not in (Tensor, torch.nn.Parameter):
             return f"it got a {type(x).__name__}, whose values it cannot read"
-    if not only_vmap():
+    if transform() is not None and not only_vmap():
         return "this is inside a transform of torch.func, of which the C backend supports only vmap"
     if any(unpack_dual(x).tangent is not None for x in tensors):
         return "forward-mode derivatives are on, which the C backend does not support"

@@ -54,9 +54,7 @@ dispatch_modes: Callable[[], int] = find("torch._C._len_torch_dispatch_stack", l
 
 
 def only_vmap() -> bool:
-    """Whether there is no transform of torch.func but vmap, possibly several times."""
-    if transform() is None:
-        return True
+    """Whether all transforms of torch.func that this is inside are vmap."""
     found = _transforms()
     return found is not None and all(one.key() == _VMAP for one in found)
 

@@ -26,7 +26,7 @@ class Mark:
         Example:
             >>> from slotmesh.report.marks import Mark
             >>> Mark("SA", "#7a869a").style
-            '--light:#7a869a;--dark:#acb4c0'
+            '--light:#7a869a;--dark:#adb4c0'
         """
         return f"--light:{self.colour};--dark:{lighter(self.colour)}" + (
             f";--dash:{self.dash}" if self.dash else ""
