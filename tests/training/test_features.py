@@ -16,7 +16,6 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import slotmesh
-from slotmesh.cli import main
 from slotmesh.models import FeatureDiscovery
 from slotmesh.nn import FrozenFeatures
 from slotmesh.readers import BadRecord, ImageReader
@@ -27,6 +26,7 @@ from slotmesh.training.tasks import experiment, preset
 
 from ..nn._vits import vit_folder
 from ..readers._folders import fill
+from ._commands import run, text_of
 from ._jobs import Job, assert_same, change, state
 
 CPU = torch.device("cpu")
@@ -38,20 +38,6 @@ TINY += ["--model.hidden", "8", "--model.slot-dim", "8", "--model.mlp-dim", "8"]
 @pytest.fixture(scope="module")
 def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return vit_folder(tmp_path_factory.mktemp("backbones") / "a-vit")
-
-
-def run(*words: Any) -> int:
-    try:
-        main([str(word) for word in words])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
-def text_of(page: Path) -> str:
-    """What a reader sees of a page."""
-    html = re.sub(r"<style.*?</style>", "", page.read_text(), flags=re.S)
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
 @pytest.mark.parametrize("masks", [False, True])

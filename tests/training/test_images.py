@@ -11,13 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from slotmesh.cli import main
 from slotmesh.readers import ImageReader
 from slotmesh.training.runs import open_run
 from slotmesh.training.tasks import experiment, preset
 
 from ..readers._folders import fill, header_of
 from ..readers.test_video_folder import frames
+from ._commands import run, text_of
 from ._jobs import change
 
 TINY = ["--steps", "2", "--val-every", "1", "--save-every", "2", "--log-every", "1"]
@@ -29,20 +29,6 @@ SMALL = ["--model.channels", "8", "--model.slot-dim", "8", "--model.mlp-dim", "8
 def _command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page has the command of a run on it, which here would be that of the tests."""
     monkeypatch.setattr("sys.argv", ["slotmesh"])
-
-
-def run(*words: Any) -> int:
-    try:
-        main([str(word) for word in words])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
-def text_of(page: Path) -> str:
-    """What a reader sees of a page."""
-    html = re.sub(r"<(style|script)>.*?</\1>", "", page.read_text(), flags=re.S)
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
 @pytest.mark.parametrize("masks", [False, True])

@@ -10,16 +10,9 @@ from PIL import Image
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
-from slotmesh.cli import main
 from slotmesh.training.score import Score, run_score, score_masks
 
-
-def run(*words: Any) -> int:
-    try:
-        main([str(word) for word in words])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
+from ._commands import run
 
 
 def masks(seed: int, n: int = 4, k: int = 5, size: int = 12) -> np.ndarray:

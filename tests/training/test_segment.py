@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from slotmesh.cli import main
 from slotmesh.models import ObjectDiscovery, VideoObjectDiscovery
 from slotmesh.nn import Softmax
 from slotmesh.training import weights
 from slotmesh.training.export import ExportModel, run_export_model
 
 from ..readers._folders import fill, header_of, pixels
+from ._commands import run
 from ._jobs import fake_run, tiny
 
 SMALL = {"channels": 8, "slot_dim": 8, "mlp_dim": 8}
@@ -25,14 +25,6 @@ SMALL = {"channels": 8, "slot_dim": 8, "mlp_dim": 8}
 def model() -> ObjectDiscovery:
     torch.manual_seed(0)
     return ObjectDiscovery(3, Softmax(), resolution=(16, 16), **SMALL).eval()
-
-
-def run(*words: Any) -> int:
-    try:
-        main([str(word) for word in words])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def test_every_kind_of_image_is_the_same_image(model: ObjectDiscovery, tmp_path: Path) -> None:

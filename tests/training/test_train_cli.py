@@ -8,22 +8,14 @@ from typing import Any
 
 import pytest
 
-from slotmesh.cli import main
 from slotmesh.training import variants
 from slotmesh.training.settings import Settings
 from slotmesh.training.tasks import TASKS, preset
 
+from ._commands import run
 from ._jobs import flags, metrics, tiny
 
 VARIANTS = [(task, variant) for task, kind in TASKS.items() for variant in kind.variants()]
-
-
-def run(*words: str) -> int:
-    try:
-        main([str(word) for word in words])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @pytest.fixture

@@ -10,17 +10,8 @@
 #include <string.h>
 
 #include "job.h"
+#include "lanes.h"
 
-#if defined(__AVX512F__)
-#define LANES 8
-#elif defined(__AVX__)
-#define LANES 4
-#else
-#define LANES 2
-#endif
-
-typedef double vec __attribute__((vector_size(8 * LANES)));
-typedef int64_t ivec __attribute__((vector_size(8 * LANES)));
 typedef float narrow __attribute__((vector_size(4 * LANES)));
 
 #define FEW 32    /* slots */

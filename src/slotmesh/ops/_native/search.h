@@ -10,17 +10,7 @@
 #include <string.h>
 
 #include "job.h"
-
-#if defined(__AVX512F__)
-#define LANES 8
-#elif defined(__AVX__)
-#define LANES 4
-#else
-#define LANES 2
-#endif
-
-typedef double vec __attribute__((vector_size(8 * LANES)));
-typedef int64_t ivec __attribute__((vector_size(8 * LANES)));
+#include "lanes.h"
 
 /* Mirrored in exact.py. What may be NULL is marked so. */
 typedef struct {

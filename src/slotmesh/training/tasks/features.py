@@ -1,8 +1,5 @@
 """Object discovery on the features of a frozen vision model, which photographs need."""
 
-import hashlib
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +10,19 @@ from torch import Tensor, nn
 
 from slotmesh.models import FeatureDiscovery
 from slotmesh.nn import BackboneError, FrozenFeatures
-from slotmesh.readers import BadRecord, ImageReader
-from slotmesh.training.feature_cache import FeatureFile, Rows, cached_features
+from slotmesh.readers import ImageReader
+from slotmesh.training.feature_cache import Rows, cached_features
+from slotmesh.training.feature_source import (
+    DatasetRows,
+    FeatureSource,
+    FolderRows,
+    LoadedRows,
+)
 from slotmesh.training.settings import ImageData, InitName, Optim, Settings, at_least
 from slotmesh.training.tasks.blind import Constant, grid_masks
 from slotmesh.training.tasks.discovery import TOO_SLOW, quick_transport
 from slotmesh.training.tasks.experiment import INITIALIZERS, Experiment, Goal, Source, Split
-from slotmesh.training.tasks.folder import Loaded, load, skipped
+from slotmesh.training.tasks.folder import load, skipped
 from slotmesh.training.tasks.images import (
     SHEET,
     FolderData,
@@ -31,7 +34,6 @@ from slotmesh.training.tasks.images import (
 from slotmesh.training.tasks.sources import open_source
 from slotmesh.training.variants import VARIANTS, MeshSettings, TransportSettings
 from slotmesh.worlds import WORLDS
-from slotmesh.worlds.record import TensorRecord
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -40,11 +42,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Settings)
 
-_THREADS = 8
-# Samples of a dataset whose pixels stand for all of them.
-_PROBES = 8
 _WORLD_SIZE = 10_000
-_CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -129,20 +127,6 @@ class FeaturesSettings(Settings):
     def folder(self) -> Path:
         """Of the run, with the name of the images' folder or the world in it."""
         return run_folder(self, self.data.world) if self.out is None else self.out
-
-
-@dataclass(frozen=True)
-class FeatureSample(TensorRecord):
-    """A batch of images by their features."""
-
-    index: Tensor
-    """int64 ``(batch)``: which samples these are."""
-    features: Tensor
-    """float16 ``(batch, n, dim)``."""
-    image: Tensor
-    """uint8 ``(batch, 3, H, W)``; ``(batch, 0)`` for training, which looks at features only."""
-    mask: Tensor
-    """uint8 ``(batch, H, W)``: 1 + the object's index, 0 for none; likewise."""
 
 
 class Features(FolderTask, Experiment):
@@ -304,22 +288,22 @@ class Features(FolderTask, Experiment):
             self._files[key] = self._open(split, device)
         return self._files[key], len(self._files[key])
 
-    def _open(self, split: Split, device: torch.device) -> "FeatureSource":
+    def _open(self, split: Split, device: torch.device) -> FeatureSource:
         data, console = self.settings.data, first_process_console()
         limits = {"train": data.train_size, "val": data.val_size, "test": data.test_size}
         inner: Any = None
         rows: Rows
         if data.world is not None:
             found, n = self._dataset(split, device)
-            rows = _Dataset(found, n, f"{data.world}-{split}", data.seed, str(data.root))
+            rows = DatasetRows(found, n, f"{data.world}-{split}", data.seed, str(data.root))
             inner = found
         elif split == "train":
             reader = self.reader(split)
-            rows = _Files(reader, limits[split])
+            rows = FolderRows(reader, limits[split])
         else:
             reader = self.reader(split)
             inner = load(reader, limits[split], console)
-            rows = _InMemory(inner, f"{reader.root.resolve().name}-{split}")
+            rows = LoadedRows(inner.whole.image, f"{reader.root.resolve().name}-{split}")
         file = cached_features(self.encoder, rows, data.cache, device, console)
         if file.bad:
             skipped(file.bad, len(rows), "images", split, console)
@@ -391,140 +375,3 @@ class Features(FolderTask, Experiment):
 
         out = model(features=sample.features.float(), generator=noise)
         return discovery_sheet(sample.image, out, self.encoder.out_grid)
-
-
-class FeatureSource:
-    """Samples of a split: features from disk, and images and masks from where they are.
-
-    Args:
-        file: The features.
-        inner: Images and masks by row; None for training.
-        split: Which part of the data they are.
-        keep_on: A GPU that keeps all features, if it has room for them.
-        place: Where samples go otherwise.
-    """
-
-    def __init__(
-        self,
-        file: FeatureFile,
-        inner: Any,
-        split: str,
-        *,
-        keep_on: torch.device | None = None,
-        place: torch.device | str = "cpu",
-    ) -> None:
-        self.place = place
-        self.file = file
-        self.inner = inner
-        self.split = split
-        self._kept: Tensor | None = None
-        if keep_on is not None and file.nbytes < torch.cuda.mem_get_info(keep_on)[0] // 2:
-            shape = (len(file), *file.values.shape[1:])
-            self._kept = torch.empty(shape, dtype=torch.float16, device=keep_on)
-            for first in range(0, len(file), _CHUNK):
-                part = range(first, min(first + _CHUNK, len(file)))
-                self._kept[first : part.stop] = file.read(part).to(keep_on)
-
-    def __len__(self) -> int:
-        return len(self.file)
-
-    def sample(self, index: Any) -> FeatureSample:
-        """The samples of these indices, as one batch."""
-        which = torch.as_tensor(index, dtype=torch.int64)
-        if self._kept is not None:
-            place = self._kept.device
-            # From pinned memory, so that nothing waits for the GPU.
-            there = which.pin_memory().to(place, non_blocking=True)
-            features = self._kept[there]
-        else:
-            features = self.file.read(which.cpu().numpy()).to(self.place)
-        if self.inner is None:
-            none = torch.empty(len(which), 0, dtype=torch.uint8, device=features.device)
-            return FeatureSample(which.to(features.device), features, none, none)
-        rows = self.file.good[which.cpu().numpy()]
-        seen = self.inner.sample(rows.tolist())
-        return FeatureSample(which, features, seen.image, seen.mask).to(seen.image.device)
-
-
-# ---- images as the cache asks for them ----
-
-
-class _Files:
-    """The training images of a folder, which are not kept in memory."""
-
-    def __init__(self, reader: ImageReader, most: int | None) -> None:
-        self.reader = reader
-        self.names = reader.names[:most]
-        self.title = f"{reader.root.resolve().name}-train"
-        self.what = "\n".join([f"{reader.size} {reader.square}", *self.names])
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def stamp(self, row: int) -> str:
-        try:
-            about = (self.reader.root / self.names[row]).stat()
-        except OSError:
-            return "gone"
-        return f"{about.st_size} {about.st_mtime_ns}"
-
-    def images(self, rows: Sequence[int]) -> Iterable[Tensor | BadRecord]:
-        def read(row: int) -> Tensor | BadRecord:
-            try:
-                return self.reader.read(row).image[0]
-            except BadRecord as bad:
-                return bad
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(read, rows)
-
-
-class _InMemory:
-    """Images that are in memory: their pixels are their stamp."""
-
-    def __init__(self, loaded: Loaded, title: str) -> None:
-        self.images_ = loaded.whole.image
-        self.title = title
-        self.what = f"{title} {len(loaded)}"
-
-    def __len__(self) -> int:
-        return len(self.images_)
-
-    def stamp(self, row: int) -> str:
-        return hashlib.blake2b(self.images_[row].numpy().tobytes(), digest_size=16).hexdigest()
-
-    def images(self, rows: Sequence[int]) -> Iterable[Tensor | BadRecord]:
-        return [self.images_[row] for row in rows]
-
-
-class _Dataset:
-    """A world, which is a function of its seed, or a dataset that does not change."""
-
-    def __init__(self, source: Any, n: int, title: str, seed: int, root: str) -> None:
-        self.source = source
-        self.n = n
-        self.title = title
-        some = sorted({i * n // _PROBES for i in range(_PROBES)})
-        pixels = [source.sample([i]).image.cpu().numpy().tobytes() for i in some]
-        # A renderer or a file that changed changes these, too. Devices may differ by a grey level.
-        place = str(source.sample([0]).image.device)
-        probe = hashlib.blake2b(b"".join(pixels), digest_size=16).hexdigest()
-        self.what = f"{title} {seed} {root} {n} {place} {probe}"
-
-    def __len__(self) -> int:
-        return self.n
-
-    def stamp(self, row: int) -> str:
-        return str(row)
-
-    def images(self, rows: Sequence[int]) -> Iterable[Tensor | BadRecord]:
-        try:
-            return list(self.source.sample(list(rows)).image)
-        except BadRecord:
-            return [self._one(row) for row in rows]
-
-    def _one(self, row: int) -> Tensor | BadRecord:
-        try:
-            return self.source.sample([row]).image[0]
-        except BadRecord as bad:
-            return bad
