@@ -34,6 +34,7 @@ from slotmesh.ops.problem import (
     problem,
     real_entries,
     scaled_temperature,
+    temperature_of,
 )
 from slotmesh.ops.transport import Transport
 
@@ -387,6 +388,7 @@ def fused_transport(
         marginal_error=error,
         n_iters=n_iters,
         converged=converged,
+        temperature=temperature_of(given, u),
     )
 
 

@@ -168,7 +168,6 @@ def mesh(
         t = _elsewhere(given, backend, settings, beyond, drawn, objective)
     if n_iters is None and lr is None and _nearly_square(*given.cost.shape[-2:]):
         t = _converge(given, t, settings, backend)
-    t = t._replace(temperature=temperature_of(given, t.u))
     return t if frame is None else frame.finish(t)
 
 
@@ -209,6 +208,7 @@ def _elsewhere(
         marginal_error=error,
         n_iters=last.n_iters,
         converged=error <= CONVERGED,
+        temperature=temperature_of(given, last.u),
     )
 
 

@@ -23,6 +23,7 @@ from slotmesh.ops.problem import (
     SolverSettings,
     full_precision,
     problem,
+    temperature_of,
 )
 from slotmesh.ops.transport import Transport
 
@@ -104,6 +105,7 @@ def relaxed_transport(
         marginal_error=error,
         n_iters=found.n_iters,
         converged=error <= (CONVERGED if settings.tol is None else settings.tol),
+        temperature=temperature_of(given, found.u),
     )
 
 

@@ -136,7 +136,6 @@ def sinkhorn(
                 "Use backend='torch', which supports it."
             )
         t = relaxed_transport(given, settings, relaxed, _slot_potentials(given, init))
-    t = t._replace(temperature=temperature_of(given, t.u))
     return t if frame is None else frame.finish(t)
 
 
@@ -172,6 +171,7 @@ def solved(
         marginal_error=error,
         n_iters=last.n_iters,
         converged=error <= (CONVERGED if settings.tol is None else settings.tol),
+        temperature=temperature_of(given, last.u),
     )
 
 

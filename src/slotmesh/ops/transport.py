@@ -35,7 +35,7 @@ class Transport(NamedTuple):
     converged: Tensor
     """``(...)``: whether ``marginal_error`` is within the tolerance (1e-3 if none was given);
     for EMD, whether the solver proved the plan optimal."""
-    temperature: Tensor = torch.ones(())
+    temperature: Tensor
     """``(...)``: the temperature; 0 for EMD."""
 
     @property
