@@ -340,7 +340,7 @@ class _Eager(torch.autograd.Function):
 _run_eager: Any = _Eager.apply  # pyright: ignore
 
 
-def _is_eager(tensors: list[Tensor]) -> bool:
+def is_eager(tensors: list[Tensor]) -> bool:
     """Whether nothing but autograd watches this call."""
     return (
         not torch.compiler.is_compiling()
@@ -372,7 +372,7 @@ def fused_transport(
         leaves = [x for x in operands if x is not None]
         graph = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
         settings = settings._replace(keep=settings.reuse and settings.n_steps > 0 and graph)
-        if not _is_eager(leaves):
+        if not is_eager(leaves):
             found = _torch.ops.slotmesh.transport(*operands, *settings)
         elif graph:
             found = _run_eager(settings, *operands)
