@@ -168,10 +168,9 @@ def test_what_c_gives_up_on_is_left_to_pot(monkeypatch):
     solve = exact.transport
 
     def tired(cost, a, b):
-        *rest, fine = solve(cost, a, b)
+        *rest, _ = solve(cost, a, b)
         rest[0][1] = torch.nan
-        fine[1] = False
-        return *rest, fine
+        return *rest, torch.tensor([True, False, True])
 
     monkeypatch.setattr(exact, "transport", tired)
     cost = costs("uniform", 3, 4, 6, seed=0)

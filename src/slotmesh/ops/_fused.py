@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import checks
+from slotmesh.ops._implicit import plan_adjoint
 from slotmesh.ops._kernel_types import (
     SHOWN,
     Gradients,
@@ -41,7 +42,9 @@ from slotmesh.ops.transport import Transport
 Backend = Literal["auto", "torch", "triton", "cpu"]
 BACKENDS: tuple[Backend, ...] = ("auto", "torch", "triton", "cpu")
 
-MOST_SLOTS, MOST_INPUTS = 64, 65_536
+MOST_SLOTS, MOST_INPUTS = 1024, 65_536
+# Of the kernels of the implicit gradient, whose programs hold a matrix of all pairs of slots.
+MOST_PAIRED = 64
 # Per batch element, over slots and iterations: the kernels use 32-bit offsets inside it.
 MOST_RECORDED = 2**31 - 1
 # Numbers of a program with several small matrices.
@@ -215,6 +218,9 @@ def run_adjoint(plan: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tenso
 
     As :func:`slotmesh.ops._implicit.plan_adjoint`; masses are float32 in any case.
     """
+    if plan.shape[-2] > MOST_PAIRED:
+        kernel, a, b = plan_adjoint(plan, grad)
+        return scale * kernel, a.to(torch.float32), b.to(torch.float32)
     from slotmesh.ops._triton.adjoint import adjoint
 
     found = adjoint_of(plan)
@@ -341,7 +347,7 @@ class _Eager(torch.autograd.Function):
 _run_eager: Any = _Eager.apply  # pyright: ignore
 
 
-def _is_eager(tensors: list[Tensor]) -> bool:
+def is_eager(tensors: list[Tensor]) -> bool:
     """Whether nothing but autograd watches this call."""
     return (
         not torch.compiler.is_compiling()
@@ -373,7 +379,7 @@ def fused_transport(
         leaves = [x for x in operands if x is not None]
         graph = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
         settings = settings._replace(keep=settings.reuse and settings.n_steps > 0 and graph)
-        if not _is_eager(leaves):
+        if not is_eager(leaves):
             found = _torch.ops.slotmesh.transport(*operands, *settings)
         elif graph:
             found = _run_eager(settings, *operands)

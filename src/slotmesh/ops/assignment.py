@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import checks
-from slotmesh.ops._fused import use_solver
+from slotmesh.ops._fused import is_eager, use_solver
 from slotmesh.ops._native import exact
 from slotmesh.ops._native.exact import use_exact
 from slotmesh.ops._pairs import check_pairs, dear
@@ -34,18 +34,25 @@ def assign_batch(
 ) -> Tensor:
     """(batch, m, n), (batch, m), (batch, n) to the input of each slot (batch, m), -1 for none."""
     masks = (None if x is None else x.cpu() for x in (slots, inputs))
-    given = (cost.detach().cpu().double(), *masks)
+    given = (cost.detach().cpu(), *masks)
     # Decided here, as a compiler cannot look for the library.
     if backend != "scipy" and use_exact("assign", backend, "scipy"):
-        partner, finite = exact.assign(*given, maximize=maximize)
-        if not bool(finite.all()):
-            raise ValueError(
-                f"assign: cost has entries that are not finite in {int((~finite).sum())} of "
-                f"{len(finite)} batch elements, expected finite numbers."
-            )
+        partner = _in_c(*given, maximize=maximize)
     else:
         partner = _with_scipy(*given, maximize=maximize)
     return partner.to(cost.device)
+
+
+def _in_c(cost: Tensor, slots: Tensor | None, inputs: Tensor | None, *, maximize: bool) -> Tensor:
+    if cost.dtype != torch.float32:
+        cost = cost.to(compute_dtype(cost))
+    partner, finite = exact.assign(cost, slots, inputs, maximize=maximize)
+    if finite is not None:
+        raise ValueError(
+            f"assign: cost has entries that are not finite in {int((~finite).sum())} of "
+            f"{len(finite)} batch elements, expected finite numbers."
+        )
+    return partner
 
 
 def _with_scipy(
@@ -55,7 +62,7 @@ def _with_scipy(
 
     partner = np.full(cost.shape[:2], -1)
     numbers = [np.arange(size) for size in cost.shape[1:]]
-    costs, every = cost.numpy(), slice(None)
+    costs, every = cost.double().numpy(), slice(None)
     real_slots, real_inputs = (None if x is None else x.numpy() for x in (slots, inputs))
     for i in range(len(costs)):
         rows = every if real_slots is None else np.flatnonzero(real_slots[i])
@@ -145,7 +152,10 @@ def assign(
     checks.check_instance("assign", "maximize", maximize, bool, "True or False")
     checks.check_choice("assign", "backend", backend, ("auto", "cpu", "scipy", "triton"))
     checks.check_matrix("assign", "cost", cost)
-    given = Given("assign", cost.detach(), None, None, slot_mask, input_mask)
+    cost = cost.detach()
+    if slot_mask is None and input_mask is None and pair_mask is None and _is_quick(cost, backend):
+        return _quickly(cost, maximize=maximize)
+    given = Given("assign", cost, None, None, slot_mask, input_mask)
     batch, (m, n) = check_problem(given), cost.shape[-2:]
     if pair_mask is not None:
         check_pairs(given, pair_mask)
@@ -173,6 +183,28 @@ def assign(
     matched = partner.clamp(min=0).unsqueeze(-1)
     allowed = pair_mask.expand(*batch, m, n).gather(-1, matched).squeeze(-1)
     return torch.where(allowed, partner, -1)
+
+
+def _is_quick(cost: Tensor, backend: str) -> bool:
+    """Whether C can be called at once: layers of torch take longer than small problems do."""
+    if backend not in ("auto", "cpu") or not cost.is_cpu or not is_eager([cost]):
+        return False
+    return use_exact("assign", backend, "scipy")
+
+
+def _quickly(cost: Tensor, *, maximize: bool) -> Tensor:
+    shape = cost.shape
+    try:
+        partner = _in_c(
+            cost if len(shape) == 3 else cost.reshape(-1, *shape[-2:]),
+            None,
+            None,
+            maximize=maximize,
+        )
+    except ValueError:
+        clean_cost(Given("assign", cost))  # says where, if values may be read
+        raise
+    return partner if len(shape) == 3 else partner.view(shape[:-1])
 
 
 def _forbid(given: Given, pairs: Tensor, *, maximize: bool) -> Given:

@@ -110,7 +110,7 @@ def mesh(
             ``"truncated"`` differentiates the descent, but not the potentials that steps pass on:
             less memory than ``"unroll"``, and not exact.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
-            less, at most 64 slots and 65,536 inputs, no ``objective``, not ``"unroll"`` or
+            less, at most 1,024 slots and 65,536 inputs, no ``objective``, not ``"unroll"`` or
             ``"truncated"``, first derivatives only); ``"cpu"``, C code, several times as fast as
             torch on a CPU (the same limits at any size, and not ``"reuse"``, not inside
             ``torch.compile``, and of ``torch.func`` only inside ``vmap``;

@@ -90,7 +90,7 @@ def sinkhorn(
             them; ``"implicit"`` differentiates the fixed point: constant memory, exact once
             converged, and only the plan carries a gradient, not ``u`` and ``v``.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
-            less, at most 64 slots and 65,536 inputs, no ``tol``, first derivatives only);
+            less, at most 1,024 slots and 65,536 inputs, no ``tol``, first derivatives only);
             ``"cpu"``, C code, several times as fast as torch on a CPU (float32 or less, no ``tol``,
             not inside ``torch.compile``, and of ``torch.func`` only inside ``vmap``;
             :func:`slotmesh.ops.backends` says whether it is available); ``"torch"``, which

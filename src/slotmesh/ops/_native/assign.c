@@ -136,5 +136,5 @@ static void assign_one(const job *base, char *memory, int64_t e) {
 }
 
 int EXPORTED(assign)(const exact_job *o) {
-    return slotmesh_spread(&o->base, assign_one, lay_out(o, &(work){0}, NULL));
+    return solve_all(o, assign_one, lay_out(o, &(work){0}, NULL));
 }

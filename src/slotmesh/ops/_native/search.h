@@ -16,11 +16,13 @@
 typedef struct {
     job base; /* only its sizes and threads are used */
     const double *cost, *a, *b;    /* (batch, m, n), (batch, m), (batch, n); a and b or NULL */
+    const float *narrow;           /* the costs in single precision, or NULL */
     const uint8_t *slots, *inputs; /* (batch, m), (batch, n), or NULL */
     int64_t maximize;
     int64_t *partner;              /* (batch, m) */
     double *plan, *u, *v;          /* (batch, m, n), (batch, m), (batch, n) */
     uint8_t *fine;                 /* (batch), which are solved */
+    double *error;                 /* (batch), share of misplaced mass; or NULL, see transport.c */
 } exact_job;
 
 /* A problem without padding, with at most as many rows as columns. */
@@ -57,14 +59,15 @@ static size_t lay_out_search(const exact_job *o, search *w, char *memory, size_t
 
 /* The costs between some rows and columns; returns whether all of them are finite. */
 static int read_costs(const exact_job *o, search *w, int64_t e, int64_t m, int64_t n) {
-    const double *cost = o->cost + e * o->base.m * o->base.n;
+    const int64_t first = e * o->base.m * o->base.n;
     double sign = o->maximize ? -1 : 1, check = 0;
     w->transposed = m > n;
     w->rows = m < n ? m : n;
     w->columns = m < n ? n : m;
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            const double x = sign * cost[w->rows_of[i] * o->base.n + w->columns_of[j]];
+            const int64_t at = first + w->rows_of[i] * o->base.n + w->columns_of[j];
+            const double x = sign * (o->narrow ? o->narrow[at] : o->cost[at]);
             w->C[w->transposed ? j * w->stride + i : i * w->stride + j] = x;
             check += 0 * x; /* NaN if x is not finite */
         }
@@ -132,6 +135,14 @@ static void reprice(search *w) {
         const int64_t j = w->settled[k];
         w->v[j] += w->distance[j] - low;
     }
+}
+
+/* Every problem; returns 0 if all are solved, 1 if there is not enough memory, else 2. */
+static int solve_all(const exact_job *o, element *one, size_t bytes) {
+    if (slotmesh_spread(&o->base, one, bytes)) return 1;
+    for (int64_t e = 0; e < o->base.batch; e++)
+        if (!o->fine[e]) return 2;
+    return 0;
 }
 
 #endif

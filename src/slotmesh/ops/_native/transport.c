@@ -13,6 +13,7 @@ typedef struct {
 
 typedef struct {
     search s;
+    double *a, *b;           /* (m), (n), masses; see fill_masses */
     double *supply, *demand; /* (rows), (columns): what is left */
     arc *arcs;               /* (rows * columns) */
     int64_t *first;          /* (columns), heads of the lists */
@@ -215,6 +216,8 @@ static size_t lay_out(const exact_job *o, work *w, char *memory) {
     ARRAY(queue, m + n);
     ARRAY(came, m + n);
     ARRAY(head, m + n);
+    ARRAY(a, m);
+    ARRAY(b, n);
     return used;
 }
 
@@ -242,12 +245,52 @@ static void write_down(const exact_job *o, work *w, int64_t e) {
     }
 }
 
+/* Masses for a caller who has not looked at them: of 1 for every slot, and the same for every input,
+ * if there are none; inputs get the total of slots. Returns whether all are fit to use: the others
+ * are left to those who know which error to raise.
+ */
+static int fill_masses(const exact_job *o, work *w, int64_t e) {
+    const int64_t m = o->base.m, n = o->base.n;
+    double totals[2] = {0}, least = INFINITY;
+    for (int64_t i = 0; i < m; i++) {
+        totals[0] += w->a[i] = o->a ? o->a[e * m + i] : 1;
+        least = w->a[i] < least ? w->a[i] : least;
+    }
+    for (int64_t j = 0; j < n; j++) {
+        totals[1] += w->b[j] = o->b ? o->b[e * n + j] : (double)m / n;
+        least = w->b[j] < least ? w->b[j] : least;
+    }
+    for (int64_t j = 0; j < n; j++) w->b[j] *= totals[0] / totals[1];
+    /* NaN fails every comparison. */
+    return least > 0 && totals[0] < INFINITY && fabs(totals[0] - totals[1]) <= 1e-6 * totals[0];
+}
+
+/* How much of the mass is in the wrong place, as a share of all mass. */
+static double misplaced(const exact_job *o, const work *w, int64_t e) {
+    const int64_t m = o->base.m, n = o->base.n;
+    const double *plan = o->plan + e * m * n;
+    double wrong = 0, total = 0;
+    for (int64_t i = 0; i < m; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < n; j++) sum += plan[i * n + j];
+        wrong += fabs(sum - w->a[i]);
+        total += w->a[i];
+    }
+    for (int64_t j = 0; j < n; j++) {
+        double sum = 0;
+        for (int64_t i = 0; i < m; i++) sum += plan[i * n + j];
+        wrong += fabs(sum - w->b[j]);
+    }
+    return wrong / total;
+}
+
 static void transport_one(const job *base, char *memory, int64_t e) {
     const exact_job *o = (const exact_job *)base;
-    const double *a = o->a + e * base->m, *b = o->b + e * base->n;
     work w = {0};
     lay_out(o, &w, memory);
     search *s = &w.s;
+    if (o->error && !(o->fine[e] = fill_masses(o, &w, e))) return;
+    const double *a = o->error ? w.a : o->a + e * base->m, *b = o->error ? w.b : o->b + e * base->n;
     int64_t m = 0, n = 0;
     double total = 0;
     memset(o->plan + e * base->m * base->n, 0, base->m * base->n * sizeof(double));
@@ -271,9 +314,11 @@ static void transport_one(const job *base, char *memory, int64_t e) {
     for (int64_t j = 0; j < s->columns; j++)
         if (w.demand[j] <= w.negligible) w.demand[j] = 0;
     o->fine[e] = solve(&w, total);
-    if (o->fine[e]) write_down(o, &w, e);
+    if (!o->fine[e]) return;
+    write_down(o, &w, e);
+    if (o->error) o->error[e] = misplaced(o, &w, e);
 }
 
 int EXPORTED(transport)(const exact_job *o) {
-    return slotmesh_spread(&o->base, transport_one, lay_out(o, &(work){0}, NULL));
+    return solve_all(o, transport_one, lay_out(o, &(work){0}, NULL));
 }

@@ -75,6 +75,8 @@ class Case:
 # Numbers of a block per thread, most warps per program, most programs that share an element, and
 # the fewest inputs that are worth a program of their own.
 NUMBERS, WARPS, PARTS, INPUTS = 32, 8, 32, 256
+# The same with more slots than this.
+FEW_SLOTS, MANY_NUMBERS, MANY_WARPS, MANY_PARTS = 64, 32, 8, 64
 
 
 def choose(batch: int, m: int, n: int, processors: int) -> Cut:
@@ -86,6 +88,8 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
     kernels on several streams can block each other.
     """
     rows = max(2, _power(m))
+    if rows > FEW_SLOTS:
+        return _choose_for_many(batch, rows, n, processors)
     split = 1
     while 2 * split * batch <= processors and 2 * split * INPUTS <= n and split < PARTS:
         split *= 2
@@ -93,6 +97,18 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
     # Small matrices are bound by latency, not registers: 8 numbers per thread were fastest.
     warps = min(WARPS, max(1, _power(width) * rows // (32 * 8)))
     columns = max(32, min(_power(width), 32 * NUMBERS * warps // rows))
+    return Cut(rows, columns, split, warps)
+
+
+def _choose_for_many(batch: int, rows: int, n: int, processors: int) -> Cut:
+    """The same for many slots: a block has few inputs then, and is worth a program of its own."""
+    most = 32 * MANY_NUMBERS * MANY_WARPS // rows
+    split = 1
+    while 2 * split * batch <= processors and split * most < n and split < MANY_PARTS:
+        split *= 2
+    width = min(n, Cut(rows, 1, split, 1).width(n))
+    columns = min(most, max(8, _power(width)))
+    warps = min(MANY_WARPS, max(4, rows * columns // (32 * MANY_NUMBERS)))
     return Cut(rows, columns, split, warps)
 
 
@@ -119,8 +135,10 @@ def _launch(
     if group:
         cut = Cut(max(2, _power(m)), max(2, _power(n)), 1, 1, group)
     width, chunks = cut.width(n), cut.chunks(n)
-    resident = chunks == 1
-    vector = 1 if resident else cut.vector
+    # Of many slots, blocks whose rows are aligned take less time than those in registers: threads
+    # have several inputs each, so that sums over inputs take few steps.
+    resident = chunks == 1 and cut.M <= FEW_SLOTS
+    vector = 1 if resident or cut.M > FEW_SLOTS else cut.vector
     case = Case(cut.M, cut.N, cut.split, cut.group, vector, resident=resident, **flags)
     return Launch(case, cut.warps, width, -(-n // 16) * 16, chunks, {})
 
@@ -146,7 +164,7 @@ def _post(cost: Tensor, batch: int, case: Case) -> Tensor:
     """Memory in which programs that share an element exchange sums."""
     if case.split == 1:
         return cost
-    return cost.new_zeros(4 * batch * case.split * case.M, dtype=torch.int64)
+    return cost.new_zeros(4 * batch * (case.split + 1) * case.M, dtype=torch.int64)
 
 
 def forward(operands: Operands, settings: SolverSettings, results: Results) -> None:

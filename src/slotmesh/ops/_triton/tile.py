@@ -33,6 +33,10 @@ LEAST = tl.constexpr(-40.0)
 LEAST_MASS = tl.constexpr(2.0**-40)
 # The sum of a row of shares is at least this; a mass over it is still finite.
 TINIEST = tl.constexpr(1e-30)
+# Words of an exchange that every program reads, and the most slots whose words are polled by atomic
+# operations.
+AT_ONCE = tl.constexpr(4096)
+MOST_POLLED = tl.constexpr(64)
 
 
 def kernel_of_any_size(function):
@@ -157,7 +161,9 @@ def my_part(mail, m, n, sixteenths, pitch_sixteenths, C: tl.constexpr):
     start = part * width
     end = start + width
     place = (tl.arange(0, C.M), m, n, start, tl.minimum(end, n), pitch, tl.minimum(end, pitch))
-    post = (mail + element * (4 * C.split * C.M), part, 2 * C.split * C.M)
+    # Two boxes for up to two numbers per slot, of each program and their sums.
+    room = 2 * (C.split + 1) * C.M
+    post = (mail + element * (2 * room), part, room)
     return element, place, post
 
 
@@ -306,25 +312,59 @@ def exchange(x, post, turn, SIZE: tl.constexpr, C: tl.constexpr, MAX: tl.constex
     arrived, and no barrier is needed. Two boxes suffice: no program writes to a box again before it
     has read the other one, which all programs fill only after they have emptied this one. Waiting
     programs occupy their processor, so all have to run at once (see ``launch.choose``).
+
+    If all words are too many to be read by every program, each adds up its share of the entries and
+    sends the sums.
     """
     if C.split > 1:
-        entries = tl.arange(0, SIZE)
         stamp = (turn + 1).to(tl.int64)
-        word = x.to(tl.uint32, bitcast=True).to(tl.int64) | (stamp << 32)
         mail, part, room = post
         box = mail + (turn % 2) * room
-        tl.atomic_xchg(box + part * SIZE + entries, word, sem="relaxed")
-        words = box + tl.arange(0, C.split)[:, None] * SIZE + entries[None, :]
-        nothing = tl.full((C.split, SIZE), 0, tl.int64)
+        entries = tl.arange(0, SIZE)
+        send(box + part * SIZE + entries, x, stamp)
+        senders = tl.arange(0, C.split)[:, None] * SIZE
+        if C.split * SIZE <= AT_ONCE:
+            x = combine(received(box + senders + entries[None, :], stamp, C), MAX)
+        else:
+            SHARE: tl.constexpr = SIZE // C.split
+            own = part * SHARE + tl.arange(0, SHARE)
+            y = combine(received(box + senders + own[None, :], stamp, C), MAX)
+            sums = box + 2 * C.split * C.M
+            send(sums + own, y, stamp)
+            x = received(sums + entries, stamp, C)
+    return x, turn + 1
+
+
+@triton.jit
+def send(to, x, stamp):
+    """Put numbers into words with a stamp."""
+    tl.atomic_xchg(to, x.to(tl.uint32, bitcast=True).to(tl.int64) | (stamp << 32), sem="relaxed")
+
+
+@triton.jit
+def received(words, stamp, C: tl.constexpr):
+    """The numbers in words, once all of them have this stamp."""
+    if C.M > MOST_POLLED:
+        # Of many words, loads take less time than atomic operations.
+        got = tl.load(words, volatile=True)
+        while late(got, stamp):
+            got = tl.load(words, volatile=True)
+    else:
+        nothing = tl.full(words.shape, 0, tl.int64)
         got = tl.atomic_or(words, nothing, sem="relaxed")
         while late(got, stamp):
             got = tl.atomic_or(words, nothing, sem="relaxed")
-        values = (got & 0xFFFFFFFF).to(tl.uint32).to(tl.float32, bitcast=True)
-        if MAX:
-            x = max_of(values, 0)
-        else:
-            x = sum_of(values, 0)
-    return x, turn + 1
+    return (got & 0xFFFFFFFF).to(tl.uint32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def combine(values, MAX: tl.constexpr):
+    """Sum or largest over the senders."""
+    if MAX:
+        x = max_of(values, 0)
+    else:
+        x = sum_of(values, 0)
+    return x
 
 
 @triton.jit
@@ -341,4 +381,6 @@ def exchange_pair(x, y, post, turn, C: tl.constexpr):
 def late(got, stamp):
     """Whether a word of this exchange is missing."""
     wrong = tl.where((got >> 32) == stamp, 0, 1)
-    return max_of(max_of(wrong, 0), 0) > 0
+    if len(wrong.shape) == 2:
+        wrong = max_of(wrong, 0)
+    return max_of(wrong, 0) > 0

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import checks
-from slotmesh.ops._fused import use_solver
-from slotmesh.ops.emd.cpu import emd_batch
+from slotmesh.ops._fused import is_eager, use_solver
+from slotmesh.ops.emd.cpu import emd_batch, solve_on_cpu, solve_quickly
 from slotmesh.ops.emd.triton import MOST, emd_small
 from slotmesh.ops.problem import (
     Given,
-    Problem,
     check_problem,
+    clean_cost,
     compute_dtype,
     expanded_masks,
     marginal_error,
@@ -80,6 +80,9 @@ def emd(
     checks.check_choice("emd", "backend", backend, ("auto", "cpu", "pot", "triton"))
     given = Given("emd", cost, a, b, slot_mask, input_mask)
     batch = check_problem(given)
+    quick = _quickly(given, batch, backend)
+    if quick is not None:
+        return quick
     kernel = use_solver("emd", backend, cost, MOST, ("cpu", "pot"))
     plan, u, v, error, optimal = _with_kernel(given, batch) if kernel else _on_cpu(given, backend)
     if checks.can_read_values(optimal) and not bool(optimal.all()):
@@ -97,6 +100,33 @@ def emd(
         marginal_error=error,
         n_iters=torch.zeros(batch, dtype=torch.int64, device=cost.device),
         converged=optimal,
+        temperature=torch.zeros_like(error),
+    )
+
+
+def _quickly(given: Given, batch: tuple[int, ...], backend: str) -> Transport | None:
+    """The result of C alone: each operation of torch takes as long as a small problem."""
+    _, cost, a, b, slot_mask, input_mask, _ = given
+    (m, n), dtype = cost.shape[-2:], cost.dtype
+    plain = cost.device.type == "cpu" and dtype in (torch.float32, torch.float64)
+    if not plain or slot_mask is not None or input_mask is not None or (a is None) != (b is None):
+        return None
+    if a is not None and b is not None and (a.shape != (*batch, m) or b.shape != (*batch, n)):
+        return None
+    if cost.shape[:-2] != batch or not is_eager(given.tensors()):
+        return None
+    found = solve_quickly(cost, a, b, backend)
+    if found is None:
+        return None
+    plan, u, v, error = (x.to(dtype) for x in found)
+    return Transport(
+        plan=plan,
+        u=u,
+        v=v,
+        cost=cost,
+        marginal_error=error,
+        n_iters=torch.zeros(batch, dtype=torch.int64),
+        converged=torch.ones(batch, dtype=torch.bool),
         temperature=torch.zeros_like(error),
     )
 
@@ -130,34 +160,54 @@ def _with_kernel(
 
 def _on_cpu(given: Given, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The same in C or by POT."""
-    task, home = problem(given), given.cost.device
+    home = given.cost.device
+    cost, slots, inputs = clean_cost(given)
+    mass_a, mass_b = marginals(given, slots, inputs, cost)
+    cost = cost.detach()
     if home.type == "mps":  # an Apple GPU, which has no float64
-        task = Problem(*(x.cpu() if isinstance(x, Tensor) else x for x in task))  # pyright: ignore
-    mass_a, mass_b = task.a.detach().double(), task.b.detach().double()
+        cost, mass_a, mass_b = cost.cpu(), mass_a.cpu(), mass_b.cpu()
+        slots, inputs = (None if x is None else x.cpu() for x in (slots, inputs))
+    mass_a, mass_b = mass_a.detach().double(), mass_b.detach().double()
     total_b = mass_b.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     mass_b = mass_b * (mass_a.sum(-1, keepdim=True) / total_b)
-    batch, (m, n) = task.cost.shape[:-2], task.cost.shape[-2:]
+    *batch, m, n = cost.shape
     size = math.prod(batch)
-    flat = task.cost.detach().double().reshape(size, m, n)
     masses = mass_a.reshape(size, m), mass_b.reshape(size, n)
-    plan, u, v, optimal = emd_batch(flat, *masses, backend)
-    plan = plan.reshape(*batch, m, n)
-    u, v = _complete(task, u.reshape(*batch, m), v.reshape(*batch, n))
-    dtype = task.cost.dtype
+    solver = solve_on_cpu if is_eager(given.tensors()) and home.type == "cpu" else emd_batch
+    plan, u, v, optimal = solver(cost.reshape(size, m, n), *masses, backend)
+    plan, u, v = plan.view(*batch, m, n), u.view(*batch, m), v.view(*batch, n)
+    if not _all_have_mass(given, mass_a, mass_b):
+        u, v = _complete(cost, mass_a, mass_b, slots, inputs, u, v)
+    dtype = cost.dtype
     error = marginal_error(plan, mass_a, mass_b).to(dtype)
-    results = (plan.to(given.cost.dtype), u.to(dtype), v.to(dtype), error, optimal.reshape(batch))
+    results = (plan.to(given.cost.dtype), u.to(dtype), v.to(dtype), error, optimal.view(batch))
     plan, u, v, error, optimal = (x.to(home) for x in results)
     return plan, u, v, error, optimal
 
 
-def _complete(task: Problem, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _all_have_mass(given: Given, a: Tensor, b: Tensor) -> bool:
+    """Whether every slot and input is known to have mass."""
+    if all(x is None for x in given[2:6]):
+        return True
+    return checks.can_read_values(a, b) and bool((a > 0).all()) and bool((b > 0).all())
+
+
+def _complete(
+    cost: Tensor,
+    a: Tensor,
+    b: Tensor,
+    slots: Tensor | None,
+    inputs: Tensor | None,
+    u: Tensor,
+    v: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Give elements without mass, which solvers leave out, the largest feasible potentials.
 
     Padding gets 0.
     """
-    cost, a, b = (x.detach().double() for x in (task.cost, task.a, task.b))
-    slots = torch.ones_like(a, dtype=torch.bool) if task.slots is None else task.slots
-    inputs = torch.ones_like(b, dtype=torch.bool) if task.inputs is None else task.inputs
+    cost = cost.double()
+    slots = torch.ones_like(a, dtype=torch.bool) if slots is None else slots
+    inputs = torch.ones_like(b, dtype=torch.bool) if inputs is None else inputs
     room = torch.where((b > 0).unsqueeze(-2), cost - v.unsqueeze(-2), torch.inf).amin(-1)
     room = torch.where(room < torch.inf, room, 0.0)
     u = torch.where(a > 0, u, torch.where(slots, room, 0.0))

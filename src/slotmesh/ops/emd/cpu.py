@@ -15,34 +15,69 @@ from slotmesh.ops.emd.pot import solve_batch
 LONGEST, LARGEST = 256, 4096
 
 
-@custom_op("slotmesh::emd", mutates_args=())
-def emd_batch(
-    cost: Tensor, a: Tensor, b: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(batch, m, n), (batch, m), (batch, n) to plan, u, v and whether each plan is optimal.
+Solved = tuple[Tensor, Tensor, Tensor, Tensor]
 
-    Elements without mass are left out of the problem, whatever their costs.
-    """
-    given = [x.detach().cpu().double() for x in (cost, a, b)]
+
+def solve_on_cpu(cost: Tensor, a: Tensor, b: Tensor, backend: str) -> Solved:
+    """As the operator below, without the layers of torch, which small problems spend longer in."""
+    given = [x.detach().cpu() for x in (cost, a, b)]
     in_c = backend == "cpu" or (backend == "auto" and _suits_c(*given))
     # Decided here, as a compiler cannot look for the library.
     if in_c and use_exact("emd", backend, "pot"):
-        results = exact.transport(*given)
-        optimal = results[-1]
-        if not bool(optimal.all()):
-            rest = (~optimal).nonzero().squeeze(-1)
-            for whole, part in zip(results, solve_batch(*(x[rest] for x in given)), strict=True):
+        *found, fine = exact.transport(*given)
+        optimal = torch.ones(len(cost), dtype=torch.bool)
+        if fine is not None:
+            rest = (~fine).nonzero().squeeze(-1)
+            again = solve_batch(*(x[rest].double() for x in given))
+            for whole, part in zip((*found, optimal), again, strict=True):
                 whole[rest] = part
+        results = (*found, optimal)
     else:
-        results = solve_batch(*given)
+        results = solve_batch(*(x.double() for x in given))
     plan, u, v, optimal = (x.to(cost.device) for x in results)
     return plan, u, v, optimal
 
 
+def solve_quickly(
+    cost: Tensor, a: Tensor | None, b: Tensor | None, backend: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """Plan, u, v and marginal error in C, which also looks at the values; else None.
+
+    Args:
+        cost: ``(..., m, n)``, float32 or float64.
+        a: Masses ``(..., m)``, or None if both are missing.
+        b: Masses ``(..., n)``.
+        backend: The backend that the caller asked for.
+    """
+    *batch, m, n = cost.shape
+    small = max(m, n) <= LONGEST and m * n <= LARGEST
+    suits = backend == "cpu" or (backend == "auto" and (small or (m == n and a is None)))
+    if not suits or not use_exact("emd", backend, "pot"):
+        return None
+    flat = cost.detach() if len(batch) == 1 else cost.detach().reshape(-1, m, n)
+    masses = (None if x is None else x.detach().double().reshape(-1, x.shape[-1]) for x in (a, b))
+    found = exact.quick_transport(flat, *masses)
+    if found is None or len(batch) == 1:
+        return found
+    plan, u, v, error = found
+    return plan.view(*batch, m, n), u.view(*batch, m), v.view(*batch, n), error.view(batch)
+
+
+@custom_op("slotmesh::emd", mutates_args=())
+def emd_batch(cost: Tensor, a: Tensor, b: Tensor, backend: str) -> Solved:
+    """(batch, m, n), (batch, m), (batch, n) to plan, u, v and whether each plan is optimal.
+
+    Costs are float32 or float64, all others float64. Elements without mass are left out of the
+    problem, whatever their costs.
+    """
+    return solve_on_cpu(cost, a, b, backend)
+
+
 @emd_batch.register_fake
-def _(cost: Tensor, a: Tensor, b: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(cost: Tensor, a: Tensor, b: Tensor, backend: str) -> Solved:
     optimal = torch.empty(cost.shape[:1], dtype=torch.bool, device=cost.device)
-    return torch.empty_like(cost), torch.empty_like(a), torch.empty_like(b), optimal
+    plan = torch.empty_like(cost, dtype=torch.float64, memory_format=torch.contiguous_format)
+    return plan, torch.empty_like(a), torch.empty_like(b), optimal
 
 
 @register_vmap(emd_batch)
