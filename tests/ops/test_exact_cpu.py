@@ -202,3 +202,44 @@ def test_threads_do_not_change_results(op):
         torch.set_num_threads(before)
     for other in found[1:]:
         assert torch.equal(*(x if op is assign else x.plan for x in (found[0], other)))
+
+
+@pytest.mark.parametrize("op", [assign, emd])
+def test_an_eager_call_goes_straight_to_c(op):
+    """Without an operator of torch, and with the same result."""
+    cost = costs("normal", 3, 4, 6, seed=0).float()
+    masses = () if op is assign else tuple(torch.full((3, k), 12 / k) for k in (4, 6))
+    expected = op(cost, *masses, backend="scipy" if op is assign else "pot")
+    with torch.profiler.profile() as seen:
+        found = op(cost, *masses)
+    assert not [x.key for x in seen.key_averages() if x.key.startswith("slotmesh::")]
+    for x, y in zip(*((t,) if op is assign else t for t in (found, expected)), strict=True):
+        assert x.dtype == y.dtype
+        assert x.shape == y.shape
+        if op is assign:
+            assert torch.equal(x, y)
+    if op is emd:
+        close(found.plan, expected.plan, 1e-6)
+        close(found.marginal_error, expected.marginal_error, 1e-6)
+        assert found.converged.all()
+
+
+def test_what_is_unusual_goes_the_long_way():
+    """Elements without mass, masses that broadcast, total masses that differ, bad numbers."""
+    cost, b = costs("normal", 3, 4, 6, seed=1), torch.full((3, 6), 2.0)
+    a = torch.tensor([[4.0, 0.0, 4.0, 4.0]]).expand(3, 4)
+    for masses in ((a, b), (a[0], b[0]), (None, b)):
+        t, expected = emd(cost, *masses), emd(cost, *masses, backend="pot")
+        close(t.plan, expected.plan, 1e-9)
+        assert (t.u[..., None] + t.v[..., None, :] <= cost + 1e-9).all()
+    with pytest.raises(ValueError, match="different totals"):
+        emd(cost, a.contiguous() + 0.1, b)
+    for bad in (-1.0, torch.nan, torch.inf):
+        wrong = b.clone()
+        wrong[1, 2] = bad
+        with pytest.raises(ValueError, match="b has"):
+            emd(cost, torch.full((3, 4), 3.0), wrong)
+    cost[2, 1, 1] = torch.nan
+    for op in (assign, emd):
+        with pytest.raises(ValueError, match="cost has 1 entries that are not finite"):
+            op(cost)

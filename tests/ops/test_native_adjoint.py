@@ -69,6 +69,25 @@ def test_parts_that_share_nothing_or_next_to_it():
     compare(blocks + 1e-6 * randn(1, 4, 7, seed=5, dtype=F32).abs(), grad)
 
 
+@pytest.mark.parametrize("spread", [0.1, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize(("m", "n"), [(96, 96), (130, 257)])
+def test_many_slots_with_and_without_a_system(m, n, spread):
+    """Conjugate gradients where they converge, and elimination where a plan is nearly one-hot."""
+    plan = (spread * randn(2, m, n, seed=m, dtype=F32)).softmax(-1)
+    plan[0, 3] = plan[1, :, 5] = 0
+    names = ("cost", "tau") if spread > 2 else ("cost", "a", "b", "tau")
+    compare(plan, randn(2, m, n, seed=8, dtype=F32), 0.7, names)
+
+
+def test_nan_among_many_slots_stays_in_its_element():
+    plan, grad = (randn(2, 100, 100, seed=k, dtype=F32).softmax(-1) for k in (1, 2))
+    clean, _ = in_c(plan, grad)
+    grad[1, 2, 3] = torch.nan
+    found, _ = in_c(plan, grad)
+    assert torch.equal(found[0][0], clean[0][0])
+    assert found[0][1].isnan().any()
+
+
 def test_a_gradient_where_nothing_goes_does_not_count():
     plan = randn(2, 3, 9, seed=1, dtype=F32).softmax(-1)
     plan[:, 1] = plan[:, :, 2:4] = 0

@@ -24,7 +24,13 @@ from slotmesh.ops._kernel_types import (
     Results,
     Wanted,
 )
-from slotmesh.ops._private import dispatch_modes, is_batched_gradient, transform, unpack_dual
+from slotmesh.ops._private import (
+    dispatch_modes,
+    is_batched_gradient,
+    only_vmap,
+    transform,
+    unpack_dual,
+)
 from slotmesh.ops.problem import (
     Given,
     SolverSettings,
@@ -81,7 +87,7 @@ def use_kernel(
         reason = (
             f"n_iters is {settings.n_iters}, and the kernels take at most {most} with {m} slots"
         )
-    reason = reason or cannot_run("cost", given.cost, *given.tensors()[1:], *more)
+    reason = reason or cannot_run("cost", given.cost, *given.tensors()[1:], *more, vmap=True)
     return _fits(given.op, backend, reason, "Use backend='auto' to choose one, or backend='torch'.")
 
 
@@ -106,12 +112,12 @@ def use_solver(
     return _fits(op, backend, reason, f"Use backend='{others[-1]}', which takes everything.")
 
 
-def cannot_run(name: str, x: Tensor, *others: object) -> str | None:
-    """Why no kernel can take this tensor, whatever its shape, or None."""
+def cannot_run(name: str, x: Tensor, *others: object, vmap: bool = False) -> str | None:
+    """Why no kernel can take this tensor, whatever its shape, or None; ``vmap`` if it has rules."""
     reason = _no_kernel(name, x, HALF_OR_SINGLE)
     if reason is None and not torch.compiler.is_compiling():
-        if transform() is not None:
-            return "this is inside a transform of torch.func, which the kernels do not support"
+        if transform() is not None and not (vmap and only_vmap()):
+            return "this is inside a transform of torch.func, of which kernels support only vmap"
         if any(isinstance(y, Tensor) and unpack_dual(y).tangent is not None for y in (x, *others)):
             return "forward-mode derivatives are on, which the kernels do not support"
     return reason
@@ -335,8 +341,10 @@ class _Eager(torch.autograd.Function):
         needs = Operands(*ctx.needs_input_grad[1:])
         how = (run_backward, run_adjoint)
         # The operators say what they cannot do: a second derivative, a batch of gradients.
-        if torch.is_grad_enabled() or any(
-            g is not None and is_batched_gradient(g) for g in incoming
+        if (
+            torch.is_grad_enabled()
+            or transform() is not None
+            or any(g is not None and is_batched_gradient(g) for g in incoming)
         ):
             from slotmesh.ops import _operator
 

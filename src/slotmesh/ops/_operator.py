@@ -19,7 +19,7 @@ from slotmesh.ops._fused import (
     save,
 )
 from slotmesh.ops._kernel_types import Gradients, Incoming, Operands, Past, Results, Wanted
-from slotmesh.ops._private import custom_op
+from slotmesh.ops._private import custom_op, register_vmap
 from slotmesh.ops.problem import SolverSettings
 
 _SCHEMA = {
@@ -125,3 +125,61 @@ def _backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
 
 
 transport_op.register_autograd(_backward, setup_context=_setup)
+
+
+# ---- inside vmap: one batch of all batches ----
+
+
+def _with_batch(info: Any, in_dims: tuple[Any, ...], args: tuple[Any, ...], at: int = 0) -> Any:
+    """The arguments with one more batch dimension ``at`` the same place in all tensors."""
+    whole: list[Any] = []
+    for x, dim in zip(args, in_dims, strict=True):
+        if isinstance(x, Tensor):
+            if dim is None:
+                x, dim = x.unsqueeze(0).expand(info.batch_size, *x.shape), 0
+            x = x.movedim(dim, at).contiguous()
+        whole.append(x)
+    return whole
+
+
+def _of_each(results: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    """Where results have that dimension: None for what stands for nothing."""
+    return tuple(None if x.shape == (0,) else 0 for x in results)
+
+
+def _map_transport(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    size = len(Operands._fields)
+    operands = Operands(*_with_batch(info, in_dims[:size], args[:size]))
+    settings = SolverSettings(*args[size:])
+    # Only here it is known whether there is a graph.
+    graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
+    settings = settings._replace(keep=settings.reuse and settings.n_steps > 0 and graph)
+    found = Results(*transport_op(*operands, *settings))
+    *shown, trace, history = found
+    # Links of a chain of Sinkhorns come first, then batches.
+    trace = trace.unflatten(1, (info.batch_size, -1)) if info.batch_size else trace.unsqueeze(1)
+    dims = (*_of_each(tuple(shown)), 1, None if history.shape == (0,) else 1)
+    return (*shown, trace, history), dims
+
+
+def _map_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    sizes = [len(part._fields) for part in _BACKWARD]
+    first, second = sizes[0], sizes[0] + sizes[1]
+    trace, history = _with_batch(info, in_dims[first:second], args[first:second], at=1)
+    flat = [
+        *_with_batch(info, in_dims[:first], args[:first]),
+        trace.flatten(1, 2),
+        history,
+        *_with_batch(info, in_dims[second:], args[second:]),
+    ]
+    found = transport_backward(*flat)
+    return found, _of_each(found)
+
+
+def _map_adjoint(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    return plan_adjoint(*_with_batch(info, in_dims, args)), (0, 0, 0)
+
+
+register_vmap(transport_op, _map_transport)
+register_vmap(transport_backward, _map_backward)
+register_vmap(plan_adjoint, _map_adjoint)

@@ -111,11 +111,11 @@ def mesh(
             less memory than ``"unroll"``, and not exact.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
             less, at most 1,024 slots and 65,536 inputs, no ``objective``, not ``"unroll"`` or
-            ``"truncated"``, first derivatives only); ``"cpu"``, C code, several times as fast as
-            torch on a CPU (the same limits at any size, and not ``"reuse"``, not inside
-            ``torch.compile``, and of ``torch.func`` only inside ``vmap``;
-            :func:`slotmesh.ops.backends` says whether it is available); ``"torch"``, which
-            supports everything everywhere; or ``"auto"``, the fastest that supports the call.
+            ``"truncated"``, first derivatives only, and of ``torch.func`` only inside ``vmap``);
+            ``"cpu"``, C code, several times as fast as torch on a CPU (the same limits at any size,
+            and not ``"reuse"``, not inside ``torch.compile``; :func:`slotmesh.ops.backends` says
+            whether it is available); ``"torch"``, which supports everything everywhere; or
+            ``"auto"``, the fastest that supports the call.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the adjusted cost.

@@ -109,8 +109,9 @@ def adjoint_apply_kernel(
 def adjoint(
     plan: Tensor, grad: Tensor, grad_cost: Tensor, grad_a: Tensor, grad_b: Tensor, scale: float
 ) -> None:
-    """Fill the gradients of cost (batch, m, n), a (batch, m) and b (batch, n); all contiguous."""
-    batch, m, n = plan.shape
+    """Fill the gradients of cost (..., m, n), a (..., m) and b (..., n); all contiguous."""
+    m, n = plan.shape[-2:]
+    batch = plan.numel() // (m * n)
     rows = max(2, 1 << (m - 1).bit_length())
     warps = max(4, rows // 4)  # fewer have no room for the system in their registers
     columns = 32 * warps * min(NUMBERS, 512 // rows) // rows
