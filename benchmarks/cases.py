@@ -51,6 +51,8 @@ class Sizes:
     """Sizes of MESH with both gradients, that of a converged plan too."""
     small: tuple[Shape, ...] = ()
     """Many small matrices."""
+    large: tuple[Shape, ...] = ()
+    """Sizes with many slots, compared with compiled torch."""
 
 
 SIZES = {
@@ -62,6 +64,7 @@ SIZES = {
             *((64, 4096, m) for m in (2, 4, 8, 16, 32, 64)),
         ),
         small=((32_768, 4, 4),),
+        large=((16, 256, 256), (4, 1024, 1024)),
     ),
     ("cuda", True): Sizes(targets=((64, 105, 5), (64, 1024, 11)), pairs=((64, 5, 5),)),
     ("cpu", False): Sizes(
@@ -105,6 +108,8 @@ def op_cases(kind: str, *, quick: bool = False) -> list[OpCase]:
     sizes = SIZES[kind, quick]
 
     def case(op: OpName, shape: Shape) -> OpCase:
+        if shape in sizes.large:
+            return OpCase(op, *shape, baselines=("compiled",))
         compared = shape in (*sizes.targets, *sizes.exact) or op in ("assign", "small")
         return OpCase(op, *shape, baselines=AGAINST[kind].get(op, ()) if compared else ())
 
@@ -112,10 +117,10 @@ def op_cases(kind: str, *, quick: bool = False) -> list[OpCase]:
     most_n, most_m = MOST_EXACT[kind]
     small = [(batch, n, m) for batch, n, m in shapes if n <= most_n and m <= most_m]
     every: dict[OpName, Sequence[Shape]] = {
-        "mesh": [*shapes, *sizes.implicit],
+        "mesh": [*shapes, *sizes.implicit, *sizes.large],
         "mesh_implicit": sizes.implicit,
         "emd": [*small, *sizes.exact],
-        "sinkhorn": shapes,
+        "sinkhorn": [*shapes, *sizes.large],
         "softmax": shapes,
         "assign": sizes.pairs,
         "small": sizes.small,

@@ -21,9 +21,11 @@ IMAGES = "images/speed"
 
 Result = dict[str, Any]
 
-# Kinds of kernels, abbreviated.
 # Operations whose calls without a graph are shown.
 _CALLED = ("softmax", "sinkhorn", "mesh")
+# Rows with more slots have a table of their own.
+_FEW_SLOTS = 64
+# Kinds of kernels, abbreviated.
 _HEADS = {
     "transport": "transport",
     "distance": "distance",
@@ -131,6 +133,7 @@ def _ops(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
     lines += _sizes(rows)
     lines += _eager(rows)
     lines += _small(rows)
+    lines += _large(rows)
     pairs = [row for row in rows if row["name"] == "assign"]
     if pairs:
         body = [[*_size(row), milliseconds(row), *_baselines(row, ["scipy"])] for row in pairs]
@@ -142,6 +145,7 @@ def _ops(stem: str, result: Result, rows: list[Measurement]) -> list[str]:
 def _against(rows: list[Measurement]) -> list[str]:
     """MESH and its baselines."""
     chosen = [row for row in rows if row["name"] == "mesh" and row.get("baselines")]
+    chosen = [row for row in chosen if not _is_large(row)]
     if not chosen:
         return []
     names = list(dict.fromkeys(name for row in chosen for name in row["baselines"]))
@@ -202,6 +206,30 @@ def _small(rows: list[Measurement]) -> list[str]:
     ]
     head = ["batch", "n", "m", "forward", "forward and backward", "compiled", "Liger"]
     return _folded("Sinkhorn of many small matrices, 20 iterations, in ms", _table(head, body))
+
+
+def _large(rows: list[Measurement]) -> list[str]:
+    """Matrices with many slots."""
+    chosen = [row for row in rows if _is_large(row)]
+    if not chosen:
+        return []
+    body = [
+        [
+            NAMES[row["name"]],
+            *_size(row),
+            milliseconds(row),
+            *_baselines(row, ["compiled"]),
+            _ratio(row["baselines"].get("compiled", {}), row),
+        ]
+        for row in chosen
+    ]
+    head = ["operation", "batch", "n", "m", "slotmesh", "compiled", "times"]
+    return _folded("Many slots, forward and backward, in ms", _table(head, body))
+
+
+def _is_large(row: Measurement) -> bool:
+    compiled = "compiled" in row.get("baselines", {})
+    return compiled and row["m"] > _FEW_SLOTS and row["name"] in ("sinkhorn", "mesh")
 
 
 def _is_mesh(row: Measurement, same: dict[str, int]) -> bool:

@@ -28,6 +28,7 @@ from benchmarks.baselines import compiled_mesh, eager_mesh
 from benchmarks.cases import OpCase, op_cases
 from benchmarks.gate import assignment_errors, exact_errors, noted, passed
 from benchmarks.ops import measure_ops
+from benchmarks.problems import PROBLEMS
 from benchmarks.processes import measure_in_processes
 from benchmarks.timing import time_together
 from slotmesh import ops
@@ -249,12 +250,17 @@ def test_cases_are_the_targets_and_the_sweeps() -> None:
     assert len(set(cases)) == len(cases)
     compared = {(c.batch, c.n, c.m) for c in cases if "compiled" in c.baselines}
     targets = {(64, 105, 5), (64, 1024, 11), (64, 4096, 6), (64, 4096, 11)}
-    assert compared == targets | {(32_768, 4, 4)}
+    large = {(16, 256, 256), (4, 1024, 1024)}
+    assert compared == targets | {(32_768, 4, 4)} | large
+    assert {(c.op, c.baselines) for c in cases if (c.batch, c.n, c.m) in large} == {
+        ("mesh", ("compiled",)),
+        ("sinkhorn", ("compiled",)),
+    }
     meshes = [c for c in cases if c.op == "mesh"]
     assert {c.n for c in meshes if c.m == 11} == {105, 256, 1024, 4096, 16_384, 65_536}
     assert {2, 64} <= {c.m for c in meshes if c.n == 4096}
     # All of them compile at once on 16 cores.
-    assert len({c.group for c in cases}) <= 24
+    assert len({c.group for c in cases}) <= 26
     assert all("eager" in c.baselines for c in op_cases("cpu")[:3])
 
 
@@ -378,3 +384,11 @@ def test_many_small_matrices():
     assert row["passed"], row
     assert row["error"]["gradient"] < 1e-4
     assert row["ms"] > 0
+
+
+@pytest.mark.parametrize("op", ["sinkhorn", "mesh"])
+def test_many_slots_are_compared_with_compiled_torch(op: Any) -> None:
+    case = OpCase(op, 1, 9, 70, baselines=("compiled",))
+    assert set(PROBLEMS[op](case, CPU).runs()) == {"ours", "compiled"}
+    [row] = measure_ops([OpCase(op, 1, 9, 70)], CPU, 0.001)
+    assert row["passed"], row

@@ -186,3 +186,15 @@ def test_the_readme_says_what_was_measured() -> None:
 
 def _on_gpu(result: dict[str, Any]) -> bool:
     return bool(result["sections"]["ops"]["cuda"])
+
+
+def test_many_slots_have_a_table_of_their_own() -> None:
+    slow = {"compiled": {"passed": True, "ms": 9.0, "p10_ms": 8.0, "p90_ms": 10.0}}
+    rows = [
+        row_of(op, batch=4, n=1024, m=1024, ms=2.0, baselines=slow) for op in ("sinkhorn", "mesh")
+    ]
+    text = page.render({"h200": result_of(ops=[*rows, row_of("mesh", baselines={})])})
+    assert "| Sinkhorn | 4 | 1,024 | 1,024 | 2.00 | 9.00 | 4.50 |" in text
+    assert "| MESH | 4 | 1,024 | 1,024 | 2.00 | 9.00 | 4.50 |" in text
+    assert "MESH and its baselines" not in text
+    assert "Many slots" not in page.render({"h200": result_of(ops=[row_of("mesh")])})
