@@ -27,8 +27,8 @@ test: $(READY) ## Run the tests
 coverage: $(READY) ## Run the tests and require the coverage of ops and nn
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov --cov-report=term
 
-soak: $(READY) ## Run the tests as other machines would, then long fault campaigns (two hours; ONLY="plain avx2-1" SEED=7)
-	@$(BIN)/python tests/soak.py --only "$(ONLY)" $(if $(SEED),--seed $(SEED))
+soak: $(READY) ## Run the tests as other machines would, then long fault campaigns (two hours; ONLY="plain avx2-1" SEED=7 KEEP=folder)
+	@$(BIN)/python tests/soak.py --only "$(ONLY)" $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP))
 
 check: $(READY) ## Lint and type-check
 	$(BIN)/ruff check .
