@@ -88,6 +88,12 @@ def _no_waiting() -> Iterator[None]:
 
 
 @pytest.fixture
+def long() -> bool:
+    """Whether to look further than `make test` has time for: in the campaign of `make soak`."""
+    return os.environ.get("SLOTMESH_SOAK") == "1"
+
+
+@pytest.fixture
 def no_waiting() -> Callable[[], AbstractContextManager[None]]:
     """``with no_waiting():`` is an error where something waits for the GPU."""
     return _no_waiting

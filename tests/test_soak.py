@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -179,6 +180,13 @@ def test_what_the_configurations_cover(soak: ModuleType) -> None:
     assert [c.campaign for c in found].count(True) == 1
     # As `make test` runs it.
     assert soak.CONFIGURATIONS["plain"] == soak.Configuration("native", 1)
+
+
+def test_the_campaign_runs_every_file_that_can_look_further(soak: ModuleType) -> None:
+    files = SCRIPT.parent.rglob("test_*.py")
+    asking = {path for path in files if re.search(r"[(,]\s*long: bool", path.read_text())}
+    there = {SCRIPT.parents[1] / name for name in soak.LONG}
+    assert there == {SCRIPT.with_name("faults"), *asking}
 
 
 def test_an_instruction_set_that_is_not_there(
