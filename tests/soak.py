@@ -52,7 +52,8 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
 }
 NEEDS = {"sse": "sse4_2", "avx2": "avx2", "avx512": "avx512f"}
 # Where tests look further in the long campaign.
-LONG = ["tests/faults", "tests/worlds/test_clevr.py"]
+LONG = ["tests/faults", "tests/ops/test_modes.py"]
+LONG += [f"tests/worlds/{name}.py" for name in ("test_clevr", "test_clevrer")]
 OUTCOMES = "SLOTMESH_OUTCOMES"
 """The variable with the file that pytest writes the end of every test to."""
 # A busy loop that ends with the process that started it, however that ended.

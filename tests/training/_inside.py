@@ -63,6 +63,13 @@ def exit_in_a_group(settings: Settings) -> None:
     print(f"before: {before}, after: {torch.distributed.is_initialized()}")  # noqa: T201
 
 
+def make_lightning_speak() -> None:
+    """What it says of a precision where nobody has told it to be silent."""
+    from lightning.fabric import Fabric
+
+    Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+
+
 def _report() -> None:
     """Print what Lightning found out about the processes."""
     from slotmesh.training import loop
