@@ -22,13 +22,13 @@ demo: $(READY) ## See MESH break a tie, learn live, and find objects
 	$(BIN)/slotmesh demo
 
 test: $(READY) ## Run the tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
 coverage: $(READY) ## Run the tests and require the coverage of ops and nn
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term
 
-soak: $(READY) ## Run the tests as other machines would, then long fault campaigns (two hours; ONLY="plain avx2-1" SEED=7)
-	@$(BIN)/python tests/soak.py --only "$(ONLY)" $(if $(SEED),--seed $(SEED))
+soak: $(READY) ## Run the tests as other machines would, then long fault campaigns (two hours; ONLY="plain avx2-1" SEED=7 KEEP=folder)
+	@$(BIN)/python tests/soak.py --only "$(ONLY)" $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP))
 
 check: $(READY) ## Lint and type-check
 	$(BIN)/ruff check .

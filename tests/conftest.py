@@ -24,7 +24,7 @@ for _name in list(os.environ):
 
 # Examples are the same in every run; HYPOTHESIS_PROFILE=thorough looks further, at random.
 settings.register_profile(
-    "quick", max_examples=25, deadline=None, derandomize=True, print_blob=True, database=None
+    "quick", max_examples=15, deadline=None, derandomize=True, print_blob=True, database=None
 )
 settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
@@ -85,6 +85,12 @@ def _no_waiting() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.fixture(scope="session")
+def long() -> bool:
+    """Whether to look further than `make test` has time for: in the campaign of `make soak`."""
+    return os.environ.get("SLOTMESH_SOAK") == "1"
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from .browser import WIDTHS
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-LOOKS = [(name, scheme) for name in WIDTHS for scheme in ("light", "dark")]
-"""Windows that pages are looked at in: how wide, and light or dark."""
+LOOKS = list(zip(WIDTHS, ("light", "dark"), strict=True))
+"""Windows that pages are looked at in; what fits does not depend on colours."""
 
 
 def window(name: str, scheme: str) -> dict[str, Any]:

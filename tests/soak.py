@@ -4,10 +4,15 @@ Each configuration is one run of pytest. Together they meet every instruction se
 with one and with four threads, tests in random order, a busy machine (three times) and an ignored
 SIGINT, but not all of their combinations, which would take a day. Then come the long campaigns of
 tests/faults. No test may fail, and none may end differently in another configuration.
+
+Every test is written down as it ends, so that a run which is stopped still names what failed.
+With ``--keep FOLDER`` these files stay: configurations can run on several machines, one each, and
+``--join FILES`` makes one table of them.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import signal
@@ -17,9 +22,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 # What torch, MKL, oneDNN, OpenBLAS, NumPy, glibc and slotmesh look at to choose their code.
@@ -46,6 +51,11 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512", "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
 }
 NEEDS = {"sse": "sse4_2", "avx2": "avx2", "avx512": "avx512f"}
+# Where tests look further in the long campaign.
+LONG = ["tests/faults", "tests/ops/test_modes.py"]
+LONG += [f"tests/worlds/{name}.py" for name in ("test_clevr", "test_clevrer")]
+OUTCOMES = "SLOTMESH_OUTCOMES"
+"""The variable with the file that pytest writes the end of every test to."""
 # A busy loop that ends with the process that started it, however that ended.
 _BUSY = "import os\nos.nice(5)\nwhile os.getppid() == %d:\n    sum(range(100_000))\n"
 
@@ -67,6 +77,9 @@ class Configuration:
         ours |= {"SLOTMESH_SHUFFLE", "SLOTMESH_SOAK"}
         found = {k: v for k, v in os.environ.items() if k not in ours}
         found |= INSTRUCTIONS[self.instructions] | {"OMP_NUM_THREADS": str(self.threads)}
+        # Threads that wait for each other would keep cores busy that others need: the same
+        # numbers in a fifth of the time.
+        found["OMP_WAIT_POLICY"] = "PASSIVE"
         if self.shuffled:
             found["SLOTMESH_SHUFFLE"] = str(seed)
         if self.campaign:
@@ -103,6 +116,12 @@ class Result:
     seconds: float = 0.0
     code: int | None = None
     outcomes: dict[str, str] = field(default_factory=dict)
+    messages: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all tests of the suite should be there."""
+        return self.code in (0, 1) and not self.configuration.campaign
 
     def count(self, outcome: str) -> int:
         return Counter(self.outcomes.values())[outcome]
@@ -123,24 +142,48 @@ def busy(wanted: bool) -> Iterator[None]:
             loop.wait()
 
 
-def run(configuration: Configuration, tests: list[str], seed: int, limit: float) -> Result:
-    """Run the tests; what each of them came to, as far as pytest got."""
+def pytest_runtest_logreport(report: Any) -> None:
+    """A hook of pytest, for which this file is a plugin: write down how a test ended."""
+    path = os.environ.get(OUTCOMES)
+    # What a worker reports, the process that started it reports too.
+    if path is None or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if report.when == "call" or report.outcome != "passed":
+        line: dict[str, str] = {"test": report.nodeid, "outcome": report.outcome}
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            line["message"] = str(getattr(crash, "message", report.longrepr))[:1000]
+        write(Path(path), line)
+
+
+def write(path: Path, line: dict[str, Any]) -> None:
+    """Add a line to a file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def run(name: str, report: Path, tests: list[str], seed: int, limit: float) -> None:
+    """Run the tests of a configuration; how each of them ended is in a file, as they end."""
+    configuration = possible(CONFIGURATIONS[name])
     action = signal.SIG_IGN if configuration.ignores_sigint else signal.SIG_DFL
-    result, start = Result(configuration), time.monotonic()
+    report.unlink(missing_ok=True)
+    write(report, {"name": name, "configuration": asdict(configuration)})
+    code, start = None, time.monotonic()
     with tempfile.TemporaryDirectory() as folder, busy(configuration.load):
-        report = Path(folder) / "report.xml"
-        options = ["-q", "-n", "auto", f"--junitxml={report}", "-p", "no:cacheprovider"]
+        options = ["-q", "-n", "auto", "--dist", "worksteal"]
+        options += ["-p", "tests.soak", "-p", "no:cacheprovider"]
+        # torch would load what it compiled for other instructions, and compute nonsense.
+        places = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch", OUTCOMES: str(report)}
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, *tests],
             cwd=ROOT,
-            # torch would load what it compiled for other instructions, and compute nonsense.
-            env=configuration.environment(seed) | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch"},
+            env=configuration.environment(seed) | places,
             # What the shell that started this ignores must not matter.
             preexec_fn=lambda: signal.signal(signal.SIGINT, action),
             start_new_session=True,
         )
         try:
-            result.code = process.wait(limit)
+            code = process.wait(limit)
         except subprocess.TimeoutExpired:
             print(f"Still running after {limit:.0f} s.", flush=True)  # noqa: T201
         finally:
@@ -148,23 +191,21 @@ def run(configuration: Configuration, tests: list[str], seed: int, limit: float)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            result.seconds = time.monotonic() - start
-        if report.is_file():
-            result.outcomes = outcomes(report)
-    return result
+            write(report, {"code": code, "seconds": time.monotonic() - start})
 
 
-def outcomes(report: Path) -> dict[str, str]:
-    """``passed``, ``failed`` or ``skipped`` for each test in a file that pytest wrote."""
-    found: dict[str, str] = {}
-    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314
-        name = f"{case.get('classname')}::{case.get('name')}"
-        parts = {part.tag for part in case}
-        if parts & {"failure", "error"}:
-            found[name] = "failed"
-        else:
-            found.setdefault(name, "skipped" if "skipped" in parts else "passed")
-    return found
+def read(report: Path) -> tuple[str, Result]:
+    """The name of a configuration and how it ended, from the file that it wrote."""
+    head, *lines = map(json.loads, report.read_text(encoding="utf-8").splitlines())
+    result = Result(Configuration(**head["configuration"]))
+    for line in lines:
+        if "test" not in line:
+            result.code, result.seconds = line["code"], line["seconds"]
+        elif result.outcomes.get(line["test"]) != "failed":
+            result.outcomes[line["test"]] = line["outcome"]
+            if message := line.get("message"):
+                result.messages[line["test"]] = message
+    return head["name"], result
 
 
 def differing(results: dict[str, Result]) -> dict[str, dict[str, str]]:
@@ -174,7 +215,7 @@ def differing(results: dict[str, Result]) -> dict[str, dict[str, str]]:
         ends = {
             name: result.outcomes.get(test, "missing")
             for name, result in results.items()
-            if test in result.outcomes or not result.configuration.campaign
+            if test in result.outcomes or result.whole
         }
         if len(set(ends.values())) > 1 or "failed" in ends.values():
             found[test] = ends
@@ -190,6 +231,21 @@ def table(results: dict[str, Result]) -> list[str]:
         note = "" if result.code in (0, 1) else f"  did not end (code {result.code})"
         lines.append(f"{row}{counts}{result.seconds:>9.0f}{note}")
     return lines
+
+
+def summary(results: dict[str, Result]) -> int:
+    """Print the table, what failed and why; 0 if all is well."""
+    bad = differing(results)
+    lines = ["", *table(results), ""]
+    for test, ends in bad.items():
+        lines.append(test + ": " + ", ".join(f"{end} in {name}" for name, end in ends.items()))
+        messages = {result.messages.get(test) for result in results.values()} - {None}
+        lines += [f"    {line}" for text in sorted(map(str, messages)) for line in text.split("\n")]
+    well = not bad and all(result.code == 0 for result in results.values())
+    if well:
+        lines.append("No test failed, and none ended differently.")
+    print("\n".join(lines))  # noqa: T201
+    return 0 if well else 1
 
 
 def chosen(only: str) -> list[str]:
@@ -220,37 +276,37 @@ def main() -> int:
     parser.add_argument("--only", default="", help=f"some of: {', '.join(CONFIGURATIONS)}")
     parser.add_argument("--seed", type=int, default=None, help="of the order and the campaigns")
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds for a configuration")
+    parser.add_argument("--keep", type=Path, help="folder for a file per configuration")
+    parser.add_argument("--join", type=Path, nargs="+", help="only read such files: one table")
     given = parser.parse_args()
+    if given.join:
+        return summary(dict(map(read, given.join)))
     seed = random.SystemRandom().randrange(2**31) if given.seed is None else given.seed
     names = chosen(given.only)
-    again = f'make soak ONLY="{" ".join(names)}" SEED={seed}'
-    results: dict[str, Result] = {}
     interrupted = False
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
-    try:
-        for name in names:
-            configuration = possible(CONFIGURATIONS[name])
-            print(f"\n== {name}: {configuration} (seed {seed})", flush=True)  # noqa: T201
-            tests = given.tests or (["tests/faults"] if configuration.campaign else ["tests"])
-            results[name] = run(configuration, tests, seed, given.limit)
-    except KeyboardInterrupt:
-        interrupted = True
-    bad = differing(results)
-    lines = ["", *table(results), ""]
-    for test, ends in bad.items():
-        lines.append(test + ": " + ", ".join(f"{end} in {name}" for name, end in ends.items()))
-    well = not bad and all(result.code == 0 for result in results.values())
+    with contextlib.ExitStack() as stack:
+        folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        started: list[Path] = []
+        try:
+            for name in names:
+                configuration = possible(CONFIGURATIONS[name])
+                print(f"\n== {name}: {configuration} (seed {seed})", flush=True)  # noqa: T201
+                tests = given.tests or (LONG if configuration.campaign else ["tests"])
+                started.append(folder / f"{name}.jsonl")
+                run(name, started[-1].resolve(), tests, seed, given.limit)
+        except KeyboardInterrupt:
+            interrupted = True
+        code = summary(dict(map(read, started)))
+    lines = [f'The same again: make soak ONLY="{" ".join(names)}" SEED={seed}']
     if interrupted:
-        left = [name for name in names if name not in results]
-        lines.append(f"Interrupted. Not done: {', '.join(left)}.")
-    elif well:
-        lines.append("No test failed, and none ended differently.")
-    lines.append(f"The same again: {again}")
+        done = [path.stem for path in started[:-1]]
+        left = [name for name in names if name not in done]
+        lines.insert(0, f"Interrupted. Not done: {', '.join(left)}.")
     print("\n".join(lines))  # noqa: T201
-    if interrupted:
-        return 130
-    return 0 if well else 1
+    return 130 if interrupted else code
 
 
 if __name__ == "__main__":

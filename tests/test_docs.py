@@ -5,11 +5,11 @@ import json
 import re
 import runpy
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .processes import Script
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -17,6 +17,7 @@ MAP = runpy.run_path(str(DOCS / "make_map.py"))
 
 
 def test_sphinx_builds_without_warnings(tmp_path: Path) -> None:
+    sphinx = pytest.importorskip("sphinx", reason="the documentation's tools are not installed")
     for tool in ("furo", "latex2mathml", "sphinx_gallery"):
         pytest.importorskip(tool, reason="the documentation's tools are not installed")
     # A copy: the gallery's pages are written beside the others. Its scripts are run by
@@ -26,10 +27,10 @@ def test_sphinx_builds_without_warnings(tmp_path: Path) -> None:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=unwanted)
     shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
     out = tmp_path / "html"
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html"]
-    command += ["-D", "sphinx_gallery_conf.plot_gallery=0", str(tmp_path / "docs"), str(out)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
+    options = ["-W", "-q", "-b", "html", "-D", "sphinx_gallery_conf.plot_gallery=0"]
+    command = Path(sphinx.__file__).with_name("__main__.py")
+    built = Script(command, tmp_path / "log", *options, tmp_path / "docs", out)
+    assert built.wait() == 0, built.output
     assert "slotmesh.mesh" in (out / "ops.html").read_text()
     assert (out / "_images" / "descent.svg").exists()
     # Formulas are drawn by the browser, and no page loads anything from elsewhere.

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -45,7 +47,10 @@ def soak(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, SCRIPT, *words, folder],
-        env=os.environ | {"PYTEST_XDIST_AUTO_NUM_WORKERS": "1"},
+        # Plugins that these tests have no use for take seconds to import.
+        env=os.environ
+        | {"PYTEST_XDIST_AUTO_NUM_WORKERS": "1"}
+        | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -62,13 +67,15 @@ def test_a_test_that_fails_in_one_configuration_only(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS.format(capability="None", ignores_sigint="True"))
     code, said = run(tmp_path, "--only", "plain,avx2-1", "--seed", "3")
     assert code == 1, said
-    *_, plain, avx2, _, one, other, again = said.splitlines()
+    table = said[said.rindex("configuration  ") :]
+    _, plain, avx2, _, *_, again = table.splitlines()
     assert plain.split()[:4] == ["plain", "native,", "1", "thread"]
     assert plain.split()[4:7] == ["2", "1", "1"]
     assert avx2.split()[-4:-1] in (["2", "1", "1"], ["3", "0", "1"])  # without AVX2
     # Before it stand folders, if those of the clone and of temporary files have one in common.
-    assert "test_some::test_instructions: passed in plain, failed in avx2-1" in one
-    assert "test_some::test_signal: failed in plain, passed in avx2-1" in other
+    assert "test_some.py::test_instructions: passed in plain, failed in avx2-1" in table
+    # Below it stands why.
+    assert "test_some.py::test_signal: failed in plain, passed in avx2-1\n    assert (" in table
     assert again == 'The same again: make soak ONLY="plain avx2-1" SEED=3'
 
 
@@ -85,15 +92,24 @@ def test_a_configuration_that_does_not_exist(tmp_path: Path) -> None:
     assert "got plane, expected some of: plain, " in said
 
 
+LONG = """
+import time
+
+def test_bad():
+    assert 1 == 2, "so it is"
+
+def test_long():
+    time.sleep(3600)
+"""
+
+
 def test_interrupted_it_says_what_was_done_and_leaves_nothing_running(tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    tests = (
-        f"import time\n\ndef test_long():\n    open({str(there)!r}, 'w')\n    time.sleep(3600)\n"
-    )
-    (tmp_path / "test_some.py").write_text(tests)
-    process = start(tmp_path, "--only", "sse-4 plain")
+    """And what has failed by then."""
+    (tmp_path / "test_some.py").write_text(LONG)
+    kept = tmp_path / "kept" / "sse-4.jsonl"
+    process = start(tmp_path, "--only", "sse-4 plain", "--keep", str(kept.parent))
     try:
-        while not there.exists():
+        while not kept.exists() or "so it is" not in kept.read_text():
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
@@ -102,7 +118,39 @@ def test_interrupted_it_says_what_was_done_and_leaves_nothing_running(tmp_path: 
     finally:
         process.kill()
     assert process.returncode == 130
+    assert "test_some.py::test_bad: failed in sse-4\n    AssertionError: so it is\n" in said
+    assert "did not end" in said
     assert "Interrupted. Not done: sse-4, plain." in said
+
+
+def test_one_table_of_what_several_machines_did(
+    soak: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A machine that was stopped lacks tests; one that ended has to have them all."""
+    ends = {"plain": 0, "avx2-1": 1, "avx2-4": 0, "sse-4": None, "campaign": 0}
+    for name, code in ends.items():
+        path = tmp_path / f"{name}.jsonl"
+        head = soak.asdict(soak.CONFIGURATIONS[name])
+        soak.write(path, {"name": name, "configuration": head})
+        tests = {"plain": "abc", "avx2-1": "abc", "avx2-4": "ab"}.get(name, "a")
+        for test in tests:
+            failed = (test, name) == ("b", "avx2-1")
+            soak.write(path, {"test": test, "outcome": "failed" if failed else "passed"})
+            if failed:
+                # What happens afterwards, when it is torn down, does not count.
+                soak.write(path, {"test": test, "outcome": "passed"})
+        if code is not None:
+            soak.write(path, {"code": code, "seconds": 1.0})
+    words = ["soak", "--join", *(str(tmp_path / f"{name}.jsonl") for name in ends)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert soak.main() == 1
+    table, bad = capsys.readouterr().out.strip().split("\n\n")
+    assert [line.split()[0] for line in table.splitlines()[1:]] == list(ends)
+    assert "did not end" in table.splitlines()[4]
+    assert bad.splitlines() == [
+        "b: passed in plain, failed in avx2-1, passed in avx2-4",
+        "c: passed in plain, passed in avx2-1, missing in avx2-4",
+    ]
 
 
 def test_the_load_ends_with_what_asked_for_it() -> None:
@@ -132,6 +180,13 @@ def test_what_the_configurations_cover(soak: ModuleType) -> None:
     assert [c.campaign for c in found].count(True) == 1
     # As `make test` runs it.
     assert soak.CONFIGURATIONS["plain"] == soak.Configuration("native", 1)
+
+
+def test_the_campaign_runs_every_file_that_can_look_further(soak: ModuleType) -> None:
+    files = SCRIPT.parent.rglob("test_*.py")
+    asking = {path for path in files if re.search(r"[(,]\s*long: bool", path.read_text())}
+    there = {SCRIPT.parents[1] / name for name in soak.LONG}
+    assert there == {SCRIPT.with_name("faults"), *asking}
 
 
 def test_an_instruction_set_that_is_not_there(

@@ -14,6 +14,8 @@ import pytest
 
 import slotmesh
 
+from .processes import Script
+
 ROOT = Path(__file__).resolve().parents[1]
 
 pytest.importorskip("hatchling", reason="hatchling, which builds the wheel, is not installed")
@@ -110,19 +112,22 @@ def test_sdist_holds_paper_and_benchmarks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", ["paper", "benchmarks"])
-def test_paper_and_benchmarks_run_from_a_clone(room: str) -> None:
+def test_paper_and_benchmarks_run_from_a_clone(room: str, tmp_path: Path) -> None:
     """With the library installed and nothing else on the path than the root of the clone."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [sys.executable, "-m", room, "--help"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    script = tmp_path / "run.py"
+    script.write_text(
+        f"import runpy, sys\nsys.path[:] = {[str(ROOT), str(ROOT / 'src'), *installed()]}\n"
+        f"sys.argv = [{room!r}, '--help']\nrunpy.run_module({room!r}, run_name='__main__')\n"
     )
-    assert done.returncode == 0, done.stderr
-    assert f"python -m {room}" in done.stdout
+    done = Script(script, tmp_path / "log", cwd=ROOT)
+    assert done.wait() == 0, done.output
+    assert f"python -m {room}" in done.output
+
+
+def installed() -> list[str]:
+    """Where an interpreter looks that was told of nothing else."""
+    homes = (sys.prefix, sys.base_prefix)
+    return [path for path in sys.path if any(map(Path(path).is_relative_to, homes))]
 
 
 def test_platforms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,12 @@
 """Two processes with uneven shares of a dataset compute what one does with all of it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from ..processes import Script
 from ._data import masks, tables
 from .ddp_worker import SHARES, feed, make_metrics, result
 
@@ -38,21 +37,9 @@ def run(tmp_path_factory):
         "targets": torch.randn(11, 5, 4, generator=rng),
     }
     torch.save(data, folder / "data.pt")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, WORKER, folder, str(rank), "2"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        printed = [process.communicate(timeout=600)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [p.returncode for p in processes] == [0, 0], "\n".join(printed)
+    processes = [Script(WORKER, folder / f"log-{rank}", folder, rank, 2) for rank in range(2)]
+    codes = [process.wait() for process in processes]
+    assert codes == [0, 0], [process.output for process in processes]
     return data, [torch.load(folder / f"results-{rank}.pt") for rank in range(2)]
 
 

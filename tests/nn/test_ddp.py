@@ -1,7 +1,5 @@
 """Two processes that share a batch have the gradients of one that has all of it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,8 @@ from slotmesh.nn import (
     SlotSimilarity,
     Softmax,
 )
+
+from ..processes import Script
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +38,6 @@ MODULES = {
         True,
     ),
 }
-# A script, not a function: a child process cannot import test modules.
 WORKER = Path(__file__).with_name("ddp_worker.py")
 
 
@@ -55,21 +54,9 @@ def run(tmp_path_factory):
     for name, (make, implicit) in MODULES.items():
         module = SlotAttention(6, 5, 3, make(), 2, init=LearnedSlots(), implicit=implicit)
         module.save_pretrained(folder / name)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, WORKER, folder, str(rank), "2"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        printed = [process.communicate(timeout=600)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [p.returncode for p in processes] == [0, 0], "\n".join(printed)
+    processes = [Script(WORKER, folder / f"log-{rank}", folder, rank, 2) for rank in range(2)]
+    codes = [process.wait() for process in processes]
+    assert codes == [0, 0], [process.output for process in processes]
     return folder, data
 
 

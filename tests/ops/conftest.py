@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from ._quick import quicken
+
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
@@ -48,6 +50,7 @@ def _interpret(monkeypatch: pytest.MonkeyPatch) -> None:
         interpreter.InterpretedFunction, "__call__", lambda self, *a, **k: self.rewrite()(*a, **k)
     )
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", _dot)
+    quicken(monkeypatch)
 
 
 def _dot(builder: Any, a: Any, b: Any, c: Any, *precision: Any) -> Any:

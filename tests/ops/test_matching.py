@@ -342,7 +342,7 @@ def test_relaxed_gradients_masks_and_batches(options):
     tau = leaf(torch.tensor([0.5, 1.0], dtype=torch.float64))
 
     def plan(cost, a, b, tau):
-        return sinkhorn(cost, a, b, temperature=tau, n_iters=20, **options).plan
+        return sinkhorn(cost, a, b, temperature=tau, n_iters=8, **options).plan
 
     assert torch.autograd.gradcheck(plan, (cost, a, b, tau))
     real = torch.tensor([True, True, False])

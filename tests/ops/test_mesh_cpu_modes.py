@@ -193,7 +193,9 @@ def test_options_it_does_not_know(taken, op, options, reason):
 @pytest.mark.parametrize("op", [mesh, sinkhorn])
 def test_where_it_does_not_work(taken, op):
     cost = float32_problem()[0]
-    options = {"noise": 0.0} if op is mesh else {}
+    # Few steps, for all of them are traced below.
+    options = {"noise": 0.0, "n_steps": 1} if op is mesh else {}
+    options["n_iters"] = 2
 
     def by_name(c):
         return op(c, backend="cpu", **options).plan

@@ -16,6 +16,7 @@ from slotmesh.nn import FrozenFeatures
 from slotmesh.worlds import make_world
 
 pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = FeaturesStudy(
     size=16,
     dim=16,
@@ -33,11 +34,6 @@ TINY = FeaturesStudy(
 
 def asked(tmp_path: Path, **changes: Any) -> FeaturesStudy:
     return replace(TINY, runs=tmp_path / "runs", out=tmp_path / "out" / "x.json", **changes)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def test_one_result_for_both_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ SMALL = change(
     data__test_size=256,
     optim__lr=1e-2,
 )
+QUICK = change(TASK, data__test_size=64)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -68,7 +69,7 @@ def gaps() -> PotentialGaps:
 
 @pytest.fixture(scope="module")
 def derived() -> Derivatives:
-    return derivatives(n_steps=2)
+    return derivatives(n_steps=2, task=QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +80,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, lis
     def noting(compute):
         def noted(**options):
             computed.append(compute.__name__)
-            # A few of the factors are as good as all of them here.
-            return compute(**options, **({"n_factors": 11} if compute is scaling else {}))
+            # A few factors and samples are as good as all of them here.
+            fewer = {scaling: {"n_factors": 11}, derivatives: {"task": QUICK}}
+            return compute(**options, **fewer.get(compute, {}))
 
         return noted
 

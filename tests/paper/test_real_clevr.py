@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 
 from paper import RealClevr, run_real
@@ -19,12 +18,12 @@ from ..readers.test_clevr import OBJECT, OTHER, scene, write
 from ..training._jobs import fake_run, tiny
 from .test_page import row, section
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT.resolve().parent / "shared" / "data" / "clevr_v1"
 
 
 def weights(folder: Path, variant: str, **changes: Any) -> None:
-    torch.set_num_threads(1)
     run = folder / f"run-{variant}"
     fake_run(tiny("clevr-properties", variant, run, data__size=16, **changes))
     out = folder / f"clevr-properties-{variant.lower()}"

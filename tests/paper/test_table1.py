@@ -35,6 +35,7 @@ from slotmesh.training.tasks import experiment
 from ..training._oracle import train_plainly
 from ._records import put, record
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 Measured = tuple[Path, list[GroupRecord], str]
 SMALL: dict[str, Any] = {
     "seeds": 1,
@@ -67,9 +68,8 @@ def said(console: Console) -> str:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+def measured(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Measured:
     folder, console = tmp_path_factory.mktemp("table1"), quiet()
-    torch.set_num_threads(1)
     settings = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA-SH", "SA-MESH"))
     return folder, run_table1(settings, console), said(console)
 

@@ -30,6 +30,7 @@ from slotmesh.training.tasks import experiment
 
 from ..training._jobs import WORLD_TASKS, assert_same, metrics, state
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = Row.settings
 SIZES: dict[str, Any] = {
     "steps": 10,
@@ -44,7 +45,6 @@ BOTH = ("SA", "SA-MESH")
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images of 16 pixels and a network to match."""
-    torch.set_num_threads(1)
     monkeypatch.setattr(Row, "settings", small_settings)
 
 
@@ -76,9 +76,8 @@ Whole = tuple[Path, dict[str, RunRecord], str]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
-    torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Row, "settings", small_settings)
         found, said = measure(folder, variants=BOTH)

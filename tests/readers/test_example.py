@@ -117,7 +117,7 @@ def test_malformed(data: bytes, reason: str) -> None:
         parse_example(data)
 
 
-@settings(max_examples=300, deadline=1000)
+@settings(max_examples=300, deadline=60_000)
 @given(st.data())
 def test_damage_is_found_or_harmless(data: st.DataObject) -> None:
     good = example(
@@ -137,7 +137,7 @@ def test_damage_is_found_or_harmless(data: st.DataObject) -> None:
         parse_example(bad)
 
 
-@settings(max_examples=300, deadline=1000)
+@settings(max_examples=300, deadline=60_000)
 @given(st.binary(max_size=300))
 def test_noise_never_does_worse_than_being_refused(data: bytes) -> None:
     with suppress(MalformedExampleError):

@@ -1,12 +1,9 @@
 """The HDF5 writer: what goes in comes out, whatever interrupts it."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
@@ -22,6 +19,8 @@ from slotmesh.readers import hdf5_layout as layout
 from slotmesh.readers.hdf5_layout import Skipped, WriteError
 from slotmesh.readers.hdf5_writer import Records, write_hdf5
 from slotmesh.worlds import MultiDSprites, RandomObjects, Sample
+
+from ..processes import Script
 
 SOURCE = {"source": "test", "settings": {"seed": 0}}
 
@@ -124,7 +123,7 @@ class Stop(Exception):  # noqa: N818
     """An interruption."""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_interruptions_leave_the_same_file(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -188,28 +187,31 @@ print(done.resumed_at)
 """
 
 
-def run(script: str, *args: str | Path) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(Path(slotmesh.__file__).parents[1])}
-    command = [sys.executable, "-c", script, *map(str, args)]
-    return subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.fixture
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Script]:
+    """Start a script in a process of its own."""
+    folder = tmp_path_factory.mktemp("scripts")
+
+    def start(script: str, *words: object) -> Script:
+        (folder / "script.py").write_text(script)
+        return Script(folder / "script.py", folder / "log", *words)
+
+    return start
 
 
-def test_killed_and_started_again_it_goes_on(tmp_path: Path) -> None:
+def test_killed_and_started_again_it_goes_on(tmp_path: Path, run: Callable[..., Script]) -> None:
     path, part = tmp_path / "a.h5", tmp_path / "a.h5.part"
-    with run(KILLED.format(stuck=True), path) as process:
-        while len(list(part.glob("0*.h5"))) < 3 and process.poll() is None:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
+    first = run(KILLED.format(stuck=True), path)
+    while len(list(part.glob("0*.h5"))) < 3 and first.process.is_alive():
+        time.sleep(0.01)
+    first.process.kill()
+    assert first.wait() == -signal.SIGKILL, first.output
     assert not path.exists()
     # As a kill while a block is being written leaves it.
     (part / ".00000003.h5.1.part").write_bytes(b"half of a block")
-    with run(KILLED.format(stuck=False), path) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert 3 * 8 <= int(out) < 200
+    second = run(KILLED.format(stuck=False), path)
+    assert second.wait() == 0, second.output
+    assert 3 * 8 <= int(second.output) < 200
     samples = MultiDSprites().sample(range(200))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "_BLOCK_BYTES", 2**18)
@@ -222,14 +224,16 @@ FULL = """
 import resource, sys
 from pathlib import Path
 import torch
+from slotmesh.readers import hdf5_layout as layout
 from slotmesh.readers.hdf5_layout import WriteError
 from slotmesh.readers.hdf5_writer import write_hdf5
 from slotmesh.worlds import MultiDSprites
 torch.set_num_threads(1)
+layout._BLOCK_BYTES = 2 ** 22
 most = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
-records = lambda start: (MultiDSprites().sample(range(i, i + 256)) for i in range(start, 2048, 256))
-go = lambda: write_hdf5(sys.argv[1], records, n=2048, source="test", settings=dict(seed=0))
+records = lambda start: (MultiDSprites().sample(range(i, i + 32)) for i in range(start, 256, 32))
+go = lambda: write_hdf5(sys.argv[1], records, n=256, source="test", settings=dict(seed=0))
 try:
     go()
 except WriteError as error:
@@ -241,17 +245,18 @@ print(go().resumed_at)
 
 
 # The limit stops the first block, or the whole file once both blocks are there.
-@pytest.mark.parametrize(("most", "kept"), [(100_000, 0), (1_000_000, 2048)])
-def test_a_full_disk_is_one_clear_error(tmp_path: Path, most: int, kept: int) -> None:
+@pytest.mark.parametrize(("most", "kept"), [(10_000, 0), (100_000, 256)])
+def test_a_full_disk_is_one_clear_error(
+    tmp_path: Path, most: int, kept: int, run: Callable[..., Script]
+) -> None:
     path = tmp_path / "a.h5"
-    with run(FULL, path, str(most)) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
-    message, resumed_at = out.splitlines()
+    process = run(FULL, path, most)
+    assert process.wait() == 0, process.output
+    message, resumed_at = process.output.splitlines()
     assert f"{path} could not be written: File too large." in message
     assert (f"kept in {path}.part" in message) == (kept > 0)
     assert int(resumed_at) == kept
-    assert len(HDF5Reader(path)) == 2048
+    assert len(HDF5Reader(path)) == 256
     assert names(tmp_path) == ["a.h5"]
 
 

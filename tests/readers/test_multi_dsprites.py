@@ -314,7 +314,7 @@ def test_a_plain_file_whose_first_length_looks_like_gzip(tmp_path: Path) -> None
     assert (reader.read(0).image[0].permute(1, 2, 0).numpy() == SCENES[0]["image"]).all()
 
 
-@settings(max_examples=80, deadline=5000)
+@settings(max_examples=80, deadline=60_000)
 @given(st.data(), st.booleans())
 def test_damage_is_only_ever_a_bad_record(tmp_path_factory, data, packed: bool) -> None:
     content = frame(RECORDS[0]) + frame(RECORDS[1])

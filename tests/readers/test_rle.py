@@ -92,7 +92,7 @@ def test_wrong_strings(counts, reason: str) -> None:
         decode(counts, (3, 3))
 
 
-@settings(max_examples=300, deadline=1000)
+@settings(max_examples=300, deadline=60_000)
 @given(st.text(max_size=40) | st.binary(max_size=40) | st.lists(st.integers()))
 def test_noise_is_refused_or_decoded(counts) -> None:
     with suppress(MalformedMaskError):

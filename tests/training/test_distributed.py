@@ -1,10 +1,9 @@
 """Two processes compute what one does, and every documented way to start them works."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from slotmesh.cli import main
 from slotmesh.training.settings import Settings
 
+from ..processes import Script
 from ._jobs import Job, flags, free_port, metrics, run_job, state, tiny, two_processes
 
 pytestmark = [
@@ -199,23 +199,20 @@ def test_a_line_really_starts_two_processes(tmp_path: Path, section: str) -> Non
     settings = tiny("random-objects", "SA", tmp_path / "run", hardware__devices=2, steps=2)
     line = shlex.split(documented()[section][-1])
     script = Path(sys.executable).with_name("slotmesh")
-    command = [script]
+    command: list[object] = [script]
     if line[0] == "torchrun":
         options = line[1 : line.index("--no-python")]
         options[options.index("--nnodes") + 1] = "1"
         options[options.index("--nproc-per-node") + 1] = "2"
         options = [word.replace("HOST:29500", f"127.0.0.1:{free_port()}") for word in options]
-        command = [sys.executable, "-m", "torch.distributed.run", *options, "--no-python", script]
-    ended = subprocess.run(
-        [*map(str, command), *flags(settings)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("Trained: ") == 1
+        found = find_spec("torch.distributed.run")
+        assert found is not None
+        command = [found.origin, *options, "--no-python", script]
+    # The first process is forked, those that it starts are fresh.
+    words = [*command[1:], *flags(settings)]
+    first = Script(str(command[0]), tmp_path / "said", *words, env={"OMP_NUM_THREADS": "1"})
+    assert first.wait() == 0, first.output
+    assert first.output.count("Trained: ") == 1
     assert state(tmp_path / "run")["global_step"] == 2
     alone = tiny("random-objects", "SA", tmp_path / "alone", steps=2)
     assert run_job(tmp_path / "log", "train", settings=alone)[0] == 0

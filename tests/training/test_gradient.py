@@ -43,7 +43,8 @@ def test_numbers_drawn_ahead_are_those_of_the_plain_step(task, variant):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_step_compiles_as_one_graph(task):
-    made, model, batch = ready(task, "SA-SH")
+    # Every iteration is traced.
+    made, model, batch = ready(task, "SA-SH", model__n_iters=1)
     sample, drawing = batch(0), Drawing(torch.Generator().manual_seed(0))
     expected = made.losses(model, sample, drawing)["loss"]
     drawing.generator.manual_seed(0)

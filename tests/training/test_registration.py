@@ -2,9 +2,6 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +12,8 @@ from slotmesh.training.tasks import TASKS, preset, register_task
 from slotmesh.training.variants import VARIANTS, SinkhornSettings, Variant, register_variant
 from slotmesh.worlds import WORLDS
 
+from ..processes import Script
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "extend.py"
 SMALL = ["--steps", "4", "--val-every", "4", "--save-every", "4", "--log-every", "2"]
@@ -22,21 +21,15 @@ SMALL += ["--data.batch-size", "4", "--data.train-size", "8", "--data.val-size",
 SMALL += ["--data.test-size", "4"]
 
 
-def run(*words: str, cwd: Path, **environment: str) -> str:
+def run(script: Path, *words: str, cwd: Path) -> str:
     """What a process of its own prints."""
-    found = subprocess.run(
-        words,
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout
+    log = cwd / "log"
+    process = Script(script, log, *words, cwd=cwd, env={"COLUMNS": "200"})
+    assert process.wait() == 0, process.output
+    return process.output
 
 
-# All other commands in one process: starting one takes longer than they do.
+# All other commands in one process.
 LATER = """
 import contextlib, pathlib, sys
 sys.path.insert(0, str(pathlib.Path(sys.argv[1]).parent))
@@ -57,12 +50,13 @@ def test_a_script_adds_them_all(tmp_path: Path) -> None:
     """Trained, evaluated, exported and reported; nothing in the package knows of them."""
     folder = "runs/squares/SA-top2-quick-0"
     words = ["train", "squares", "--variant", "SA-top2", *SMALL, "--transport.k", "1"]
-    assert folder in run(sys.executable, str(EXAMPLE), *words, cwd=tmp_path)
+    assert folder in run(EXAMPLE, *words, cwd=tmp_path)
     settings = json.loads((tmp_path / folder / "settings.json").read_text())
     assert (settings["task"], settings["transport"]) == ("squares", {"k": 1})
     with (tmp_path / folder / "metrics.csv").open() as file:
         assert [row["step"] for row in csv.DictReader(file)][-1] == "4"
-    said = run(sys.executable, "-c", LATER, str(EXAMPLE), folder, cwd=tmp_path)
+    (tmp_path / "later.py").write_text(LATER)
+    said = run(tmp_path / "later.py", str(EXAMPLE), folder, cwd=tmp_path)
     assert "fg_ari" in said
     assert (tmp_path / "weights" / "model.safetensors").is_file()
     assert (tmp_path / "sheet.png").is_file()
@@ -80,9 +74,12 @@ def test_an_installed_package_adds_them(tmp_path: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[slotmesh.plugins]\nsquares = their_package\n")
-    code = "from slotmesh.cli import main; main(['train', '--help'])"
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    assert "squares" in run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=path)
+    script = tmp_path / "command.py"
+    script.write_text(
+        "import sys\nsys.path.insert(0, sys.argv[1])\n"
+        "from slotmesh.cli import main\nmain(['train', '--help'])\n"
+    )
+    assert "squares" in run(script, str(tmp_path), cwd=tmp_path)
 
 
 @pytest.fixture

@@ -15,14 +15,13 @@ from slotmesh.worlds.clevrer import FRAMES_L, FRAMES_S, Clevrer
 from slotmesh.worlds.sample import Sample
 
 REAL_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "clevrer"
-N_VIDEOS = 2500
 
 
 @pytest.fixture(scope="module")
-def seen() -> tuple[Clevrer, Tensor]:
-    """Which objects show in frames 0, 16 and 127 of 2,500 videos, by their masks."""
+def seen(long: bool) -> tuple[Clevrer, Tensor]:
+    """Which objects show in frames 0, 16 and 127 of many videos, by their masks."""
     world = Clevrer(frames=(0, 16, 127))
-    return world, world.masks(torch.arange(N_VIDEOS))[1]
+    return world, world.masks(torch.arange(2500 if long else 1000))[1]
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(("kind", "size"), [(Clevr, 128), (ClevrTex, 64)])
+@pytest.mark.parametrize(("kind", "size"), [(Clevr, 64), (ClevrTex, 32)])
 def test_once_for_all_batches_and_modes(
     kind: type[Clevr | ClevrTex], size: int, traced: None
 ) -> None:
