@@ -18,7 +18,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _WEIGHTS = "model.safetensors"
 _FILES = ("config.json", "preprocessor_config.json", "*.safetensors", "*.safetensors.index.json")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_INSTALL = "Install it with pip install slotmesh[backbones]"
+_INSTALL = "Install it with pip install 'slotmesh[backbones]'"
 
 
 class BackboneError(ValueError):
