@@ -208,7 +208,7 @@ def _size_of(about: dict[str, Any]) -> tuple[int, int] | None:
 
 @contextmanager
 def _quiet(transformers: Any) -> Generator[None]:
-    """Without bars and hints: what matters is an error of ours."""
+    """Silence bars and hints of other libraries: what matters is an error of ours."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

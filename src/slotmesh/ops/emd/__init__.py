@@ -129,7 +129,7 @@ def _with_kernel(
 
 
 def _on_cpu(given: Given, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The same in C or by POT."""
+    """Solve exactly in C or by POT."""
     task, home = problem(given), given.cost.device
     if home.type == "mps":  # an Apple GPU, which has no float64
         task = Problem(*(x.cpu() if isinstance(x, Tensor) else x for x in task))  # pyright: ignore
