@@ -91,8 +91,11 @@ def test_crop_takes_the_middle(model: ObjectDiscovery) -> None:
 
 BAD = [
     (lambda: 7, "the image is a int, expected a path, a Pillow image, an array or a tensor"),
+    (lambda: Path(__file__).parent, r"^[^:]*: it is a folder, expected a regular file$"),
     (lambda: torch.rand(2, 3, 8, 8), r"has shape \(2, 3, 8, 8\), expected \(3, H, W\)"),
     (lambda: np.zeros((8, 8, 4), np.uint8), r"\(8, 8, 4\), expected \(H, W, 3\) or \(H, W\)"),
+    (lambda: torch.rand(8, 8, 3), r"expected \(3, H, W\). Channels come first in a tensor"),
+    (lambda: np.zeros((3, 8, 8)), r"\(H, W\). Channels come last in an array: use np.moveaxis"),
     (lambda: torch.rand(3, 8, 8) - 1, "values from -0.9.* expected uint8, or floats from 0 to 1"),
     (lambda: torch.ones(3, 8, 8, dtype=torch.int64), "int64 with values from 1 to 1, expected"),
     (lambda: torch.full((3, 8, 8), torch.nan), "values from nan to nan, expected"),

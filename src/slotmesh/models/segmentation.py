@@ -203,8 +203,8 @@ def read_image(op: str, image: object) -> Tensor:
         )
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3) or 0 in pixels.shape:
         raise ValueError(
-            f"{op}: the image has shape {tuple(image.shape)}, expected {expected}. Pass one image "
-            "at a time."
+            f"{op}: the image has shape {tuple(image.shape)}, expected {expected}. "
+            f"{_shape_fix(image)}"
         )
     pixels = pixels.expand(3, -1, -1)
     if pixels.dtype == torch.uint8:
@@ -213,9 +213,21 @@ def read_image(op: str, image: object) -> Tensor:
     if not pixels.is_floating_point() or not (low >= -0.01 and high <= 1.01):
         raise ValueError(
             f"{op}: the image is {pixels.dtype} with values from {low:.4g} to {high:.4g}, expected "
-            "uint8, or floats from 0 to 1."
+            "uint8, or floats from 0 to 1. Pass pixels from 0 to 255 as uint8, and those from -1 "
+            "to 1 as (image + 1) / 2."
         )
     return (255 * pixels).round().clamp(0, 255).to(torch.uint8)
+
+
+def _shape_fix(image: Tensor | np.ndarray) -> str:
+    """How to give an image the right shape."""
+    if image.ndim == 3 and isinstance(image, Tensor) and image.shape[-1] in (1, 3):
+        return "Channels come first in a tensor: use image.movedim(-1, -3)."
+    if image.ndim == 3 and isinstance(image, np.ndarray) and image.shape[0] in (1, 3):
+        return "Channels come last in an array: use np.moveaxis(image, 0, -1)."
+    if image.ndim == 3:
+        return "Keep three channels, or one."
+    return "Pass one image at a time."
 
 
 @torch.inference_mode()
