@@ -147,6 +147,9 @@ def test_bad_files_are_named_in_one_line(tmp_path: Path, name: str) -> None:
         reader.sample([0])
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+    # No object in memory is named, and an image that is only too large is not called damaged.
+    assert "0x" not in str(caught.value)
+    assert ("damaged" in str(caught.value)) == ("damaged" in message or name == "gif.png")
 
 
 def test_masks_of_every_coding(tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_folders_without_images(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is a file, expected a folder"):
         ImageReader(tmp_path / "a.txt")
     fill(tmp_path, 2)
-    with pytest.raises(ValueError, match=r"too few images: there are 2 of them, expected at least"):
+    with pytest.raises(ValueError, match=r"too few images: got 2, expected at least"):
         ImageReader(tmp_path)
     assert len(ImageReader(tmp_path, "all")) == 2
     with pytest.raises(ValueError, match=r"split is 'trian', expected one of 'train', 'val'"):

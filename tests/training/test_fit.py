@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import slotmesh
@@ -92,6 +93,7 @@ BAD = [
     (TENSOR[0], r"images have shape \(3, 12, 12\), expected \(N, 3, H, W\)"),
     (PIXELS[0], r"expected \(N, H, W, 3\)"),
     (TENSOR[:2], "got 2 images, expected at least 3"),
+    ({"a": TENSOR[0]}, "images is a dict, expected a list of them: pass its values"),
     ([], "got 0 images, expected at least 3"),
     (TENSOR / 127.5 - 1, "values from -.* expected uint8, or floats from 0 to 1"),
     ([{"picture": 1}] * 3, "an item has picture, expected 'image'"),
@@ -109,6 +111,8 @@ def test_what_holds_none(images: Any, message: str) -> None:
 def test_wrong_settings() -> None:
     with pytest.raises(ValueError, match="--variant is 'SB', expected one of"):
         slotmesh.fit(TENSOR, **QUICK, variant="SB")
+    with pytest.raises(ValueError, match=r"backbone is a Conv2d, expected the folder or the name"):
+        slotmesh.fit(TENSOR, **QUICK, backbone=nn.Conv2d(3, 8, 8))  # pyright: ignore
     with pytest.raises(ValueError, match="--steps is 0"):
         slotmesh.fit(TENSOR, **QUICK | {"steps": 0})
     with pytest.raises(ValueError, match="expected cpu, cuda or auto"):

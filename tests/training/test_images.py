@@ -52,6 +52,8 @@ def test_from_a_folder_to_a_report(
     assert found["loss"] > 0
     assert run("report", folder, "--device", "cpu") == 0
     text = text_of(Path("report.html"))
+    # Without masks the loss is the metric; its curve is drawn once.
+    assert text.count("validation loss") == 1
     assert "Images of holiday" in text
     assert ("FG-ARI" in text) is masks
     assert "paper" not in text.lower().replace("preset paper", "")

@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from slotmesh.models import ObjectDiscovery, VideoObjectDiscovery
+from slotmesh.models import ObjectDiscovery, Segmentation, VideoObjectDiscovery
+from slotmesh.models.segmentation import read_image
 from slotmesh.nn import Softmax
 from slotmesh.training import weights
 from slotmesh.training.export import ExportModel, run_export_model
@@ -90,8 +91,11 @@ def test_crop_takes_the_middle(model: ObjectDiscovery) -> None:
 
 BAD = [
     (lambda: 7, "the image is a int, expected a path, a Pillow image, an array or a tensor"),
+    (lambda: Path(__file__).parent, r"^[^:]*: it is a folder, expected a regular file$"),
     (lambda: torch.rand(2, 3, 8, 8), r"has shape \(2, 3, 8, 8\), expected \(3, H, W\)"),
     (lambda: np.zeros((8, 8, 4), np.uint8), r"\(8, 8, 4\), expected \(H, W, 3\) or \(H, W\)"),
+    (lambda: torch.rand(8, 8, 3), r"expected \(3, H, W\). Channels come first in a tensor"),
+    (lambda: np.zeros((3, 8, 8)), r"\(H, W\). Channels come last in an array: use np.moveaxis"),
     (lambda: torch.rand(3, 8, 8) - 1, "values from -0.9.* expected uint8, or floats from 0 to 1"),
     (lambda: torch.ones(3, 8, 8, dtype=torch.int64), "int64 with values from 1 to 1, expected"),
     (lambda: torch.full((3, 8, 8), torch.nan), "values from nan to nan, expected"),
@@ -121,6 +125,22 @@ def test_videos() -> None:
         model.segment([])
     with pytest.raises(ValueError, match="the video is a str, expected a list of images"):
         model.segment("x.mp4")
+
+
+def test_a_photo_is_turned_however_it_is_given(tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (30, 20)).save(tmp_path / "x.jpg", exif=turned)
+    by_path = read_image("segment", tmp_path / "x.jpg")
+    with Image.open(tmp_path / "x.jpg") as opened:
+        assert read_image("segment", opened).shape == by_path.shape == (3, 30, 20)
+
+
+def test_equal_masks_are_not_shown_black() -> None:
+    white = torch.full((3, 8, 8), 255, dtype=torch.uint8)
+    masks = torch.full((4, 8, 8), 0.25)
+    found = Segmentation(white, masks, torch.zeros(4, 2), masks, white)
+    assert np.asarray(found.picture()).mean() > 200
 
 
 @pytest.fixture
@@ -192,9 +212,10 @@ def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[s
     Path("huge.png").write_bytes(header_of(30_000, 30_000))
     Path("words.png").write_text("words")
     assert "None of the 2 images can be read" in problem(trained, "huge.png", "words.png")
+    assert "The image cannot be read" in problem(trained, "words.png")
     assert run("segment", trained, "huge.png", root, "--device", "cpu") == 0
     said = capsys.readouterr().out
-    assert "Skipped huge.png: it is not a" in said
+    assert "Skipped huge.png: it has more than 67,108,864 pixels. Shrink it" in said
     assert "Segmented 2 images, skipped 1." in said
     fake_run(tiny("random-objects", "SA", Path("copier")))
     assert "copier is a model of random-objects, which makes no masks" in problem("copier", root)

@@ -117,7 +117,7 @@ def bind(
 
 
 def slot_colour(label: int) -> str:
-    """Of the object that a slot matches."""
+    """The colour of the object that a slot matches."""
     return MASK_COLOURS[0] if label == 0 else MASK_COLOURS[1 + (label - 1) % 10]
 
 

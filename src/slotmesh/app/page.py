@@ -189,7 +189,7 @@ def _objects(explorer: Explorer, tab: gr.Tab) -> _Restore:
 
 
 def _properties(explorer: Explorer, tab: gr.Tab) -> _Restore:
-    """As for the objects."""
+    """Fill the tab of the properties."""
     first = explorer.settle_properties(PropertiesState())
     upload = gr.State(None)
     with gr.Row():

@@ -43,7 +43,7 @@ class ShownImage:
 
     @property
     def key(self) -> str:
-        """Differs between images."""
+        """A string that differs between images."""
         shape = repr(tuple(self.pixels.shape)).encode()
         return hashlib.sha256(shape + self.pixels.numpy().tobytes()).hexdigest()
 

@@ -45,7 +45,7 @@ class NamedObject:
 
     @property
     def words(self) -> str:
-        """Such as ``large red metal cube``."""
+        """The object in words, such as ``large red metal cube``."""
         return f"{self.size} {self.color} {self.material} {self.shape}"
 
 
@@ -137,7 +137,7 @@ def draw_boxes(pixels: Tensor, found: list[NamedObject]) -> Image.Image:
 
 
 def box_colour(k: int) -> str:
-    """Of object ``k``, from 0."""
+    """The colour of the box around object ``k``, from 0."""
     return MASK_COLOURS[1 + k % (len(MASK_COLOURS) - 1)]
 
 

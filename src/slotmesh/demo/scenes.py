@@ -50,17 +50,17 @@ class Weights:
 
     @property
     def settings(self) -> Any:
-        """Of the run that the weights come from."""
+        """Settings of the run that the weights come from."""
         return self.found.settings
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Over all scenes."""
+        """Means of the metrics over all scenes."""
         assert self.found.evaluation is not None
         return self.found.evaluation["metrics"]
 
     def row(self) -> dict[str, Any]:
-        """For the page."""
+        """The row of the page's table."""
         [paper] = [r for r in published_rows() if (r.table, r.label) == ("Table 3", self.variant)]
         assert self.found.evaluation is not None
         return {

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -56,7 +56,10 @@ class Segmentation:
         return [_indexed(labels) for labels in self._frames()[1]]
 
     def picture(self) -> Image.Image:
-        """The image, the overlay and the image through the mask of each slot; frames in rows."""
+        """The image, the overlay and the image through the mask of each slot; frames in rows.
+
+        Every mask is as bright as it can be: what a slot has most of is shown in full.
+        """
         rows: list[Image.Image] = []
         masks = self.masks if self.masks.ndim == 4 else self.masks[None]
         for image, labels, shares in zip(*self._frames(), masks, strict=True):
@@ -64,7 +67,8 @@ class Segmentation:
             scale = _SIDE / max(height, width)
             size = (max(1, round(scale * width)), max(1, round(scale * height)))
             shown = [_to_pil(image), _tinted(image, labels)]
-            shown += [_to_pil((image * share).round().to(torch.uint8)) for share in shares]
+            lit = visible(shares)
+            shown += [_to_pil((image * share).round().to(torch.uint8)) for share in lit]
             rows.append(_beside([one.resize(size, _kernel(one, size)) for one in shown]))
         return _below(rows)
 
@@ -164,6 +168,12 @@ def _merged(found: Segmentation, masks: Tensor, group: Tensor) -> Segmentation:
     )
 
 
+def visible(masks: Tensor) -> Tensor:
+    """Masks ``(m, H, W)`` scaled to be seen: a slot needs its share, 1 / m, to show in full."""
+    values = masks.detach().float()
+    return values / values.amax((-2, -1), keepdim=True).clamp(min=1 / len(values))
+
+
 def read_image(op: str, image: object) -> Tensor:
     """An image of any kind as uint8 ``(3, H, W)``.
 
@@ -178,7 +188,7 @@ def read_image(op: str, image: object) -> Tensor:
     if isinstance(image, str | Path):
         return _first(photos.load_photo(Path(image)))
     if isinstance(image, Image.Image):
-        return _first(np.asarray(photos.to_rgb(image)))
+        return _first(np.asarray(photos.to_rgb(ImageOps.exif_transpose(image))))
     if isinstance(image, np.ndarray):
         pixels = torch.from_numpy(np.array(image))
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels
@@ -193,8 +203,8 @@ def read_image(op: str, image: object) -> Tensor:
         )
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3) or 0 in pixels.shape:
         raise ValueError(
-            f"{op}: the image has shape {tuple(image.shape)}, expected {expected}. Pass one image "
-            "at a time."
+            f"{op}: the image has shape {tuple(image.shape)}, expected {expected}. "
+            f"{_shape_fix(image)}"
         )
     pixels = pixels.expand(3, -1, -1)
     if pixels.dtype == torch.uint8:
@@ -203,9 +213,21 @@ def read_image(op: str, image: object) -> Tensor:
     if not pixels.is_floating_point() or not (low >= -0.01 and high <= 1.01):
         raise ValueError(
             f"{op}: the image is {pixels.dtype} with values from {low:.4g} to {high:.4g}, expected "
-            "uint8, or floats from 0 to 1."
+            "uint8, or floats from 0 to 1. Pass pixels from 0 to 255 as uint8, and those from -1 "
+            "to 1 as (image + 1) / 2."
         )
     return (255 * pixels).round().clamp(0, 255).to(torch.uint8)
+
+
+def _shape_fix(image: Tensor | np.ndarray) -> str:
+    """How to give an image the right shape."""
+    if image.ndim == 3 and isinstance(image, Tensor) and image.shape[-1] in (1, 3):
+        return "Channels come first in a tensor: use image.movedim(-1, -3)."
+    if image.ndim == 3 and isinstance(image, np.ndarray) and image.shape[0] in (1, 3):
+        return "Channels come last in an array: use np.moveaxis(image, 0, -1)."
+    if image.ndim == 3:
+        return "Keep three channels, or one."
+    return "Pass one image at a time."
 
 
 @torch.inference_mode()

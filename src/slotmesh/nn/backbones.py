@@ -18,7 +18,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _WEIGHTS = "model.safetensors"
 _FILES = ("config.json", "preprocessor_config.json", "*.safetensors", "*.safetensors.index.json")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_INSTALL = "Install it with pip install slotmesh[backbones]"
+_INSTALL = "Install it with pip install 'slotmesh[backbones]'"
 
 
 class BackboneError(ValueError):
@@ -208,7 +208,7 @@ def _size_of(about: dict[str, Any]) -> tuple[int, int] | None:
 
 @contextmanager
 def _quiet(transformers: Any) -> Generator[None]:
-    """Without bars and hints: what matters is an error of ours."""
+    """Silence bars and hints of other libraries: what matters is an error of ours."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -76,7 +76,7 @@ class FixedGaussian(LearnedGaussian):
     learned = False
 
     def build(self, n_slots: int, slot_dim: int) -> None:
-        """As buffers: saved with the module, not trained."""
+        """Draw mean and deviation as buffers: saved with the module, not trained."""
         super().build(n_slots, slot_dim)
         for name in ("mean", "log_std"):
             value = getattr(self, name).detach()

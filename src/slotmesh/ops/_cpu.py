@@ -79,7 +79,7 @@ def _unfit(cost: Tensor, *others: object) -> str | None:
 
 @functools.cache
 def _warn_once(missing: str) -> None:
-    """Once per process; if warnings are errors, every time."""
+    """Warn once per process; if warnings are errors, every time."""
     warnings.warn(
         "sinkhorn and mesh run in plain torch on the CPU, several times slower than in C, because "
         f"the C backend is unavailable: {missing}. {REMEDY}; {SWITCH}=0 in the environment chooses "
@@ -293,7 +293,7 @@ class _MappedTransport(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Nothing to keep."""
+        """Keep nothing."""
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:

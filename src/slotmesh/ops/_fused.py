@@ -94,7 +94,7 @@ def use_kernel(
 def use_solver(
     op: str, backend: str, cost: Tensor, most: tuple[int, int], others: tuple[str, ...]
 ) -> bool:
-    """The same for the kernels of the exact solvers.
+    """Whether the kernel of an exact solver runs; as for :func:`use_kernel`.
 
     Args:
         op: Name of the operation.

@@ -38,7 +38,7 @@ def start(problem: Problem, u: Tensor | None) -> Tensor:
 
 
 def first_potentials(a: Tensor, slots: Tensor | None, u: Tensor | None) -> Tensor:
-    """The same for masses and a mask (*batch, m)."""
+    """The slots' first potentials, from masses and a mask (*batch, m)."""
     first = torch.zeros_like(a) if u is None else u.to(a.dtype).expand_as(a)
     return first if slots is None else torch.where(slots, first, -torch.inf)
 

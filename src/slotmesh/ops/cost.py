@@ -59,7 +59,7 @@ def pairwise_cost(queries: Tensor, keys: Tensor, kind: CostKind = "l2") -> Tenso
 
 
 def exact_cost(queries: Tensor, keys: Tensor, kind: CostKind) -> Tensor:
-    """The same for checked arguments, in float32 at least."""
+    """Pairwise costs of checked arguments, in float32 at least."""
     dtype = torch.promote_types(compute_dtype(queries), compute_dtype(keys))
     if kind in ("l2", "sqeuclidean") and use_distance(queries, keys):
         return distances(queries, keys, kind == "sqeuclidean")

@@ -31,6 +31,8 @@ def open_file(path: Path, record: Place = None, *, most: int | None = None) -> B
         _check(os.stat(path).st_mode, path, record)  # noqa: PTH116 (pathlib's hides ValueError)
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         number = os.open(path, flags)
+    except BadRecord:
+        raise  # it is a ValueError, but not about the name
     except FileNotFoundError:
         raise BadRecord(path, record, "the file is missing") from None
     except OSError as error:

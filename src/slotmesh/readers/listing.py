@@ -58,8 +58,7 @@ def split_names(names: list[str], split: str, seed: int = 0) -> list[str]:
         return names
     if len(names) < 3:
         raise ValueError(
-            f"there are {len(names)} of them, expected at least 3: one each for training, "
-            "validation and test"
+            f"got {len(names)}, expected at least 3: one each for training, validation and test"
         )
     place = {name: _place(f"{seed}/{name}") for name in names}
     order = sorted(names, key=place.__getitem__)

@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from slotmesh.readers import _images, _untrusted
 from slotmesh.readers._images import Pixels
@@ -56,7 +56,7 @@ def load_photo(path: Path, least: int | None = None) -> Pixels:
             image.load()
             return np.asarray(to_rgb(ImageOps.exif_transpose(image)))
     except _DAMAGE as error:
-        raise BadRecord(path, None, f"{_what(data)}: {error}") from error
+        raise BadRecord(path, None, _reason(_what(data), error)) from error
 
 
 def photo_size(path: Path) -> tuple[int, int]:
@@ -71,7 +71,8 @@ def photo_size(path: Path) -> tuple[int, int]:
     except BadRecord:
         raise
     except _DAMAGE as error:
-        raise BadRecord(path, None, f"it is not a {KINDS} image, or damaged: {error}") from error
+        what = f"it is not a {KINDS} image, or damaged"
+        raise BadRecord(path, None, _reason(what, error)) from error
 
 
 def load_codes(path: Path) -> NDArray[np.int64]:
@@ -97,7 +98,8 @@ def load_codes(path: Path) -> NDArray[np.int64]:
             plain = image.convert("L") if image.mode in ("1", "LA") else image
             return np.asarray(plain).astype(np.int64)
     except _DAMAGE as error:
-        raise BadRecord(path, None, f"it is not a PNG mask, or damaged: {error}") from error
+        what = "it is not a PNG mask, or damaged"
+        raise BadRecord(path, None, _reason(what, error)) from error
 
 
 def to_labels(codes: NDArray[np.int64], path: Path) -> Pixels:
@@ -138,11 +140,23 @@ def _opened(file: IO[bytes], formats: tuple[str, ...]) -> Image.Image:
         try:
             image = Image.open(file, formats=formats)
         except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-            raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels. Shrink it") from None
+            raise _TooLargeError(f"it has more than {_MOST_PIXELS:,} pixels. Shrink it") from None
     if image.width * image.height > _MOST_PIXELS:
         size = f"{image.width:,} x {image.height:,}"
-        raise ValueError(f"it has {size} pixels, expected at most {_MOST_PIXELS:,}. Shrink it")
+        raise _TooLargeError(f"it has {size} pixels, expected at most {_MOST_PIXELS:,}. Shrink it")
     return image
+
+
+class _TooLargeError(ValueError):
+    """An image that is whole, but has too many pixels."""
+
+
+def _reason(what: str, error: Exception) -> str:
+    """What is wrong with a file; Pillow's words only where they say more."""
+    if isinstance(error, _TooLargeError):
+        return str(error)
+    # Pillow names the object in memory that it could not identify.
+    return what if isinstance(error, UnidentifiedImageError) else f"{what}: {error}"
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

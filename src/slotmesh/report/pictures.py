@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slotmesh.models.feature_colours import feature_colours
+from slotmesh.models.segmentation import visible
 from slotmesh.palette import MASK_COLOURS
 from slotmesh.report.drawing import (
     LETTERS,
@@ -125,7 +126,7 @@ def discovery_blocks(
             if truth is not None:
                 left.insert(-1, ("truth", colour_mask(_shrunk_labels(truth[at]))))
             lines = _attention_lines(shown, trace[at], grid)
-            lines.append(("mask", masked(shown, _visible(_shrunk(out.masks[at].float())))))
+            lines.append(("mask", masked(shown, visible(_shrunk(out.masks[at].float())))))
             blocks.append(Block(left, lines))
     return blocks
 
@@ -231,12 +232,6 @@ def _attention_lines(
         label = "attention" if len(trace) == 1 else f"iteration {t + 1}"
         lines.append((label, masked(shown, whole)))
     return lines
-
-
-def _visible(masks: Tensor) -> Tensor:
-    """Masks ``(m, H, W)`` scaled to be seen: a slot needs its share, 1 / m, to show in full."""
-    values = masks.detach().float()
-    return values / values.amax((-2, -1), keepdim=True).clamp(min=1 / len(values))
 
 
 def draw_blocks(blocks: list[Block]) -> Image.Image:

@@ -222,6 +222,18 @@ def _computed(metrics: dict[str, Any]) -> dict[str, float]:
     return found
 
 
+def _usage_line(slots: dict[str, float] | None) -> str:
+    """How slots are used, in a line below the table."""
+    if not slots:
+        return ""
+    words = [f"{slots['used']:.1f} used"] if "used" in slots else []
+    if "duplicates" in slots:
+        words.append(f"{slots['duplicates']:.1f} pairs nearly equal")
+    if "background" in slots:
+        words.append(f"{slots['background']:.1f} share the background")
+    return f"\nslots: {', '.join(words)}" if words else ""
+
+
 def _csv(columns: dict[str, torch.Tensor]) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -232,7 +244,8 @@ def _csv(columns: dict[str, torch.Tensor]) -> str:
 
 
 def _table(run: Run, found: dict[str, Any]) -> Table:
-    table = Table(title=f"{run.name}, {found['n']} test samples", title_justify="left")
+    many = "sample" if found["n"] == 1 else "samples"
+    table = Table(title=f"{run.name}, {found['n']} test {many}", title_justify="left")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("blind", justify="right")
@@ -246,6 +259,6 @@ def _table(run: Run, found: dict[str, Any]) -> Table:
         if found["undefined"].get(name):
             notes.append(f"undefined for {found['undefined'][name]}")
         table.add_row(name, f"{value:.4g}", f"{blind[name]:.4g}", "; ".join(notes))
-    table.caption = "blind: a model that ignores its input"
+    table.caption = "blind: a model that ignores its input" + _usage_line(found.get("slots"))
     table.caption_justify = "left"
     return table

@@ -2,7 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -81,6 +81,12 @@ def fit(
         >>> model.segment(images[0]).masks.shape
         torch.Size([3, 16, 16])
     """
+    if backbone is not None and not isinstance(backbone, str | Path):  # pyright: ignore
+        raise ValueError(
+            f"fit: backbone is a {type(backbone).__name__}, expected the folder or the name of a "
+            "model. For a module, train FeatureDiscovery(FrozenFeatures(module, resolution=...)) "
+            "in a loop of your own."
+        )
     place = place_of(device)
     accelerator = "cpu" if place.type == "cpu" else "gpu"
     with tempfile.TemporaryDirectory(prefix="slotmesh-") as temporary:
@@ -164,6 +170,8 @@ def _items(images: Any) -> Iterator[Any]:
             )
         yield from images
         return
+    if isinstance(images, Mapping):
+        raise ValueError("fit: images is a dict, expected a list of them: pass its values.")
     if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
         # A dataset need not be iterable, nor end with an IndexError.
         found: Iterable[Any] = (images[i] for i in range(len(images)))

@@ -57,7 +57,7 @@ class Run:
 
     @property
     def settings(self) -> Settings:
-        """Of the run."""
+        """Settings of the run."""
         return self.experiment.settings
 
     @property

@@ -165,12 +165,14 @@ def _mean(values: list[float]) -> float:
 
 
 def _table(found: dict[str, Any]) -> Table:
-    table = Table(title=f"{found['n']} images", title_justify="left")
+    title = f"{found['n']} {'image' if found['n'] == 1 else 'images'}"
+    table = Table(title=title, title_justify="left")
     table.add_column("metric")
     table.add_column("mean, %", justify="right")
-    table.add_column("", style="dim")
+    if any(found["undefined"].values()):
+        table.add_column("", style="dim")
     for name, value in found["metrics"].items():
         n = found["undefined"][name]
         shown = f"{100 * value:.2f}" if value == value else "undefined"
-        table.add_row(_NAMES[name], shown, f"undefined for {n}" if n else "")
+        table.add_row(_NAMES[name], shown, *([f"undefined for {n}"] if n else []))
     return table

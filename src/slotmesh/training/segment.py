@@ -110,13 +110,17 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
                 if len(found) < _MOST_ROWS:
                     found.append((path.name, one))
     if not found:
-        raise ValueError(f"None of the {len(paths)} images can be read.")
+        raise ValueError(
+            "The image cannot be read."
+            if len(paths) == 1
+            else f"None of the {len(paths)} images can be read."
+        )
     sheet = settings.out / "sheet.png"
     write_whole(sheet, _png(_sheet(found)))
     n = len(paths) - len(bad)
-    skipped = f", skipped {len(bad)}" if bad else ""
+    what = f"{n} {'image' if n == 1 else 'images'}" + (f", skipped {len(bad)}" if bad else "")
     console.print(
-        f"Segmented {n} images{skipped}. Written: [bold]{escape(str(sheet))}[/bold]",
+        f"Segmented {what}. Written: [bold]{escape(str(sheet))}[/bold]",
         highlight=False,
         soft_wrap=True,
     )

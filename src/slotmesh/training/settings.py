@@ -100,7 +100,7 @@ class Optim:
     evaluated and exported. It starts lower: at step t it is (1 + t) / (10 + t) at most."""
 
     def factor(self, step: int, steps: int) -> float:
-        """Of the learning rate, at a step of so many."""
+        """The factor of the learning rate, at a step of so many."""
         warmup = max(self.warmup, round((self.warmup_part or 0.0) * steps))
         factor = min(1.0, (step + 1) / warmup) if warmup else 1.0
         if self.half_life is not None:
@@ -218,7 +218,7 @@ class Settings:
 
     @property
     def folder(self) -> Path:
-        """Of the run."""
+        """The folder of the run."""
         name = f"{self.variant}-{self.preset}-{self.seed}"
         return Path("runs") / self.task / name if self.out is None else self.out
 

@@ -289,7 +289,7 @@ def log_or_zero(w):
 
 @triton.jit
 def exponent_and_mantissa(x):
-    """Of positive numbers, both as float32."""
+    """Exponent and mantissa of positive numbers, both as float32."""
     bits = x.to(tl.int32, bitcast=True)
     exponent = (bits >> 23) - 127
     mantissa = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)

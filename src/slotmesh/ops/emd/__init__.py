@@ -159,7 +159,7 @@ def _with_kernel(
 
 
 def _on_cpu(given: Given, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The same in C or by POT."""
+    """Solve exactly in C or by POT."""
     home = given.cost.device
     cost, slots, inputs = clean_cost(given)
     mass_a, mass_b = marginals(given, slots, inputs, cost)

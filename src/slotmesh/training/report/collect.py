@@ -44,7 +44,7 @@ class Found:
 
     @property
     def settings(self) -> Settings:
-        """Of the run."""
+        """Settings of the run."""
         return self.run.settings
 
     @property

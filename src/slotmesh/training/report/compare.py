@@ -49,7 +49,7 @@ def shown(name: str, value: float, std: float | None = None) -> str:
 
 
 def heading(name: str) -> str:
-    """Of a column of results."""
+    """The heading of a column of results."""
     return NAMES.get(name, name) + (", %" if name in PERCENT else "")
 
 

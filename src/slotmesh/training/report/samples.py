@@ -68,7 +68,7 @@ class SamplePainter:
 
     @torch.inference_mode()
     def mosaics(self, index: int, *, trace: bool) -> list[Mosaic]:
-        """The same for a page: one, or one per frame of a video."""
+        """Pictures of a sample for a page: one, or one per frame of a video."""
         sample, noise = self._sample(index)
         if not hasattr(sample, "image"):
             return [self.experiment.mosaic(self.model, sample, noise)]

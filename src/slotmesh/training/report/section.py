@@ -104,7 +104,7 @@ def _charts(found: list[Found], marks: list[Mark]) -> tuple[list[Chart], list[Ch
     goal = found[0].run.experiment.goal
     first = [name for name in (f"val/{goal.metric}",) if name in names]
     first += [n for n in names if n.startswith("val/") and n not in first and n != "val/loss"]
-    first += [name for name in ("val/loss", "train/loss") if name in names]
+    first += [name for name in ("val/loss", "train/loss") if name in names and name not in first]
     rest = [n for n in names if n.startswith(("slots/", "train/")) and n not in first]
     blind = compare.blind_values(found)
     made: list[list[Chart]] = [[], []]

@@ -41,7 +41,9 @@ SHEET = (
     "be seen. Segments show in colour which slot has the largest mask."
 )
 """What the pictures of object discovery show."""
-TOO_SLOW = {"SA-EMD": "The paper leaves SA-EMD out here: its exact transport takes too long."}
+TOO_SLOW = {
+    "SA-EMD": "SA-EMD is left out here, as in the paper: its exact transport takes too long."
+}
 
 
 def quick_transport(transport: TransportSettings, lr: float) -> TransportSettings:

@@ -125,7 +125,7 @@ class FeaturesSettings(Settings):
 
     @property
     def folder(self) -> Path:
-        """Of the run, with the name of the images' folder or the world in it."""
+        """The folder of the run, with the name of the images' folder or the world in it."""
         return run_folder(self, self.data.world) if self.out is None else self.out
 
 

@@ -106,7 +106,7 @@ class ImagesSettings(DiscoverySettings):
 
     @property
     def folder(self) -> Path:
-        """Of the run, with the name of the images' folder in it."""
+        """The folder of the run, with the name of the images' folder in it."""
         return run_folder(self) if self.out is None else self.out
 
 
@@ -121,7 +121,7 @@ class VideosSettings(VideoDiscoverySettings):
 
     @property
     def folder(self) -> Path:
-        """Of the run, with the name of the videos' folder in it."""
+        """The folder of the run, with the name of the videos' folder in it."""
         return run_folder(self) if self.out is None else self.out
 
 

@@ -259,7 +259,7 @@ class RandomObjectsTask(Experiment):
         return vectors(sample.targets, copied, most=3 * self.settings.data.sigma)
 
     def mosaic(self, model: nn.Module, sample: VectorSample, noise: torch.Generator) -> "Mosaic":
-        """The same of one set, for reports."""
+        """A picture of one set, for reports."""
         from slotmesh.report.mosaic import vector_mosaic
 
         [copied] = self._copied(model, sample, noise)

@@ -124,7 +124,7 @@ class VideoDiscovery(Discovery):
 
 
 def _rows(task: str, **results: tuple[Any, Any, Any]) -> tuple[Row, ...]:
-    """Of Table 5: FG-ARI, FG-mIoU and temporal consistency by variant."""
+    """Rows of Table 5: FG-ARI, FG-mIoU and temporal consistency by variant."""
     return tuple(
         Row(
             "Table 5",

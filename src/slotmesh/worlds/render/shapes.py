@@ -36,7 +36,7 @@ def hit_sphere(o: Tensor, d: Tensor) -> Tensor:
 
 
 def hit_cube(o: Tensor, d: Tensor) -> Tensor:
-    """As ``hit_sphere``, for the cube with rounded edges."""
+    """Intersect rays with the cube with rounded edges; as ``hit_sphere``."""
     enters, leaves = _slab(o, d)
     near = torch.maximum(torch.maximum(enters[0], enters[1]), enters[2])
     far = torch.minimum(torch.minimum(leaves[0], leaves[1]), leaves[2])
@@ -52,7 +52,7 @@ def hit_cube(o: Tensor, d: Tensor) -> Tensor:
 
 
 def hit_cylinder(o: Tensor, d: Tensor) -> Tensor:
-    """As ``hit_sphere``, for the upright cylinder with rounded rims."""
+    """Intersect rays with the upright cylinder with rounded rims; as ``hit_sphere``."""
     a = _nonzero(_dot(d[:2], d[:2]))
     b = _dot(o[:2], d[:2])
     inside = b * b - a * (_dot(o[:2], o[:2]) - 1)
@@ -73,7 +73,7 @@ def hit_cylinder(o: Tensor, d: Tensor) -> Tensor:
 
 
 def hit_torus(o: Tensor, d: Tensor) -> Tensor:
-    """As ``hit_sphere``, for the torus around the y axis."""
+    """Intersect rays with the torus around the y axis; as ``hit_sphere``."""
     a, b = _dot(d, d), _dot(o, d)
     inside = b * b - a * (_dot(o, o) - 1)
     root = sqrt(inside.clamp(min=0))
