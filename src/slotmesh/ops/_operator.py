@@ -165,7 +165,8 @@ def _map_transport(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
     found: tuple[Tensor, ...] = transport_op(*operands, *settings)
     shown, trace, history = found[:SHOWN], found[SHOWN], found[SHOWN + 1]
     # Links of a chain of Sinkhorns come first, then batches.
-    trace = trace.unflatten(1, (info.batch_size, -1)) if info.batch_size else trace.unsqueeze(1)
+    count = trace.shape[1] // max(1, info.batch_size)
+    trace = trace.reshape(len(trace), info.batch_size, count, *trace.shape[2:])
     dims = (*_of_each(shown), 1, None if history.shape == (0,) else 1)
     return (*shown, trace, history), dims
 
