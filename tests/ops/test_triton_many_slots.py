@@ -44,7 +44,7 @@ def test_masks_with_many_slots(device: str) -> None:
     cost = randn(2, 90, 37, seed=5, dtype=F32)
     slots, inputs = randn(2, 90, seed=6) > -0.5, randn(2, 37, seed=7) > -0.5
     cost[~(slots[:, :, None] & inputs[:, None])] = torch.nan
-    masks = {"slot_mask": slots, "input_mask": inputs}
+    masks: dict[str, Any] = {"slot_mask": slots, "input_mask": inputs}
     both(sinkhorn, device, {"cost": cost}, n_iters=5, through=("plan",), **masks)
     both(mesh, device, {"cost": cost}, n_iters=3, n_steps=1, noise=0.0, through=("plan",), **masks)
 

@@ -18,7 +18,15 @@ from slotmesh.ops._fused import (
     run_forward,
     save,
 )
-from slotmesh.ops._kernel_types import Gradients, Incoming, Operands, Past, Results, Wanted
+from slotmesh.ops._kernel_types import (
+    SHOWN,
+    Gradients,
+    Incoming,
+    Operands,
+    Past,
+    Results,
+    Wanted,
+)
 from slotmesh.ops._private import custom_op, register_vmap
 from slotmesh.ops.problem import SolverSettings
 
@@ -154,11 +162,12 @@ def _map_transport(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
     # Only here it is known whether there is a graph.
     graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
     settings = settings._replace(keep=settings.reuse and settings.n_steps > 0 and graph)
-    found = Results(*transport_op(*operands, *settings))
-    *shown, trace, history = found
+    found: tuple[Tensor, ...] = transport_op(*operands, *settings)
+    shown, trace, history = found[:SHOWN], found[SHOWN], found[SHOWN + 1]
     # Links of a chain of Sinkhorns come first, then batches.
-    trace = trace.unflatten(1, (info.batch_size, -1)) if info.batch_size else trace.unsqueeze(1)
-    dims = (*_of_each(tuple(shown)), 1, None if history.shape == (0,) else 1)
+    count = trace.shape[1] // max(1, info.batch_size)
+    trace = trace.reshape(len(trace), info.batch_size, count, *trace.shape[2:])
+    dims = (*_of_each(shown), 1, None if history.shape == (0,) else 1)
     return (*shown, trace, history), dims
 
 

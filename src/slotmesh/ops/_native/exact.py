@@ -64,9 +64,10 @@ def transport(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
     The masses are float64. The potentials of elements without mass are 0. The last result says
     which are optimal, or is None for all.
     """
-    found = [torch.empty(x.shape, dtype=torch.float64) for x in (cost, a, b)]
-    given = (x.contiguous() for x in (cost, a, b))
-    return *found, _call("transport", *given, None, None, False, None, *found)
+    plan, u, v = (torch.empty(x.shape, dtype=torch.float64) for x in (cost, a, b))
+    cost, a, b = (x.contiguous() for x in (cost, a, b))
+    fine = _call("transport", cost, a, b, None, None, False, None, plan, u, v)
+    return plan, u, v, fine
 
 
 def quick_transport(
@@ -79,10 +80,10 @@ def quick_transport(
     """
     size, m, n = cost.shape
     shapes = ((size, m, n), (size, m), (size, n), (size,))
-    found = [torch.empty(shape, dtype=torch.float64) for shape in shapes]
-    plan, u, v, error = found
-    given = (x if x is None else x.contiguous() for x in (cost, a, b))
-    fine = _call("transport", *given, None, None, False, None, *found)
+    plan, u, v, error = (torch.empty(shape, dtype=torch.float64) for shape in shapes)
+    cost = cost.contiguous()
+    a, b = (x if x is None else x.contiguous() for x in (a, b))
+    fine = _call("transport", cost, a, b, None, None, False, None, plan, u, v, error)
     return (plan, u, v, error) if fine is None else None
 
 
