@@ -12,6 +12,8 @@ from slotmesh.app.objects import bind, panel
 from slotmesh.app.pictures import MOST_BYTES, ShownImage, load_upload, world_scene
 from slotmesh.models import ObjectDiscovery
 
+from ..readers._folders import header_of
+
 
 @pytest.fixture(scope="module")
 def model() -> ObjectDiscovery:
@@ -96,6 +98,9 @@ def test_bad_uploads(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=f"^{name} cannot be used: .*({reasons[name]})"):
             load_upload(tmp_path / name)
+    (tmp_path / "huge.png").write_bytes(header_of(30_000, 30_000))
+    with pytest.raises(ValueError, match=r"huge.png .* more than 16,000,000 pixels. Shrink it.$"):
+        load_upload(tmp_path / "huge.png")
     Image.new("L", (5000, 4000)).save(tmp_path / "wide.png")
     with pytest.raises(ValueError, match=r"wide.png .* 5,000 x 4,000 pixels, expected at most"):
         load_upload(tmp_path / "wide.png")

@@ -105,14 +105,7 @@ def load_upload(path: Path | str) -> ShownImage:
             f"{MOST_BYTES / 1e6:.0f} MB. Shrink it."
         )
     try:
-        height, width = photos.photo_size(path)
-        if height * width > MOST_PIXELS:
-            raise BadRecord(
-                path,
-                None,
-                f"it has {width:,} x {height:,} pixels, expected at most {MOST_PIXELS:,} in all. "
-                "Shrink it",
-            )
+        photos.photo_size(path, MOST_PIXELS)
         pixels = photos.load_photo(path)
     except BadRecord as error:
         reason = error.reason.rstrip(".")

@@ -59,12 +59,16 @@ def load_photo(path: Path, least: int | None = None) -> Pixels:
         raise BadRecord(path, None, _reason(_what(data), error)) from error
 
 
-def photo_size(path: Path) -> tuple[int, int]:
-    """Height and width of an image as it is shown, from its header alone."""
+def photo_size(path: Path, most: int = _MOST_PIXELS) -> tuple[int, int]:
+    """Height and width of an image as it is shown, from its header alone.
+
+    Raises:
+        BadRecord: If it cannot be read, is damaged, or has more than ``most`` pixels.
+    """
     try:
         with (
             _untrusted.open_file(path, most=_MOST_BYTES) as file,
-            _opened(file, FORMATS) as image,
+            _opened(file, FORMATS, most) as image,
         ):
             turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
             return (image.width, image.height) if turned else (image.height, image.width)
@@ -133,17 +137,17 @@ def to_square(pixels: Pixels, side: int, *, crop: bool) -> Pixels:
     return _images.resize(pixels, (side, side), antialias=True)
 
 
-def _opened(file: IO[bytes], formats: tuple[str, ...]) -> Image.Image:
+def _opened(file: IO[bytes], formats: tuple[str, ...], most: int = _MOST_PIXELS) -> Image.Image:
     """Read the header of an image, and refuse one whose pixels would fill the memory."""
     with _HEADERS, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             image = Image.open(file, formats=formats)
         except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-            raise _TooLargeError(f"it has more than {_MOST_PIXELS:,} pixels. Shrink it") from None
-    if image.width * image.height > _MOST_PIXELS:
+            raise _TooLargeError(f"it has more than {most:,} pixels. Shrink it") from None
+    if image.width * image.height > most:
         size = f"{image.width:,} x {image.height:,}"
-        raise _TooLargeError(f"it has {size} pixels, expected at most {_MOST_PIXELS:,}. Shrink it")
+        raise _TooLargeError(f"it has {size} pixels, expected at most {most:,}. Shrink it")
     return image
 
 
