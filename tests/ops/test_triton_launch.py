@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,85 +156,3 @@ def test_a_compiled_kernel_is_launched_again(device: str) -> None:
     )
     assert len(how.compiled) == 1
     close(sinkhorn(cost, n_iters=3, backend="triton").plan, first, 0)
-
-
-@pytest.mark.parametrize(
-    ("op", "dtype", "shape"),
-    [
-        (sinkhorn, F32, (2, 3, 9)),
-        (sinkhorn, torch.bfloat16, (2, 3, 70)),
-        (mesh, torch.bfloat16, (2, 3, 9)),
-        (mesh, F32, (2, 3, 70)),
-    ],
-)
-def test_what_is_compiled_ahead_is_what_runs(
-    device: str, op: Any, dtype: torch.dtype, shape: tuple[int, ...], monkeypatch: Any
-) -> None:
-    """The backward kernel that a forward pass expects has the arguments that it gets."""
-    from slotmesh.ops._triton import launch
-
-    if device != "cpu":
-        pytest.skip(
-            "nothing is compiled in the interpreter, so that kernels can be looked at there"
-        )
-    blocks_of(32, monkeypatch)
-    expected: list[Any] = []
-    got: list[Any] = []
-    begun = launch._start
-    forward = launch.forward
-    call = launch._backward_call
-
-    class Recorder:
-        def submit(self, function: Any) -> None:
-            """Nothing can be compiled here."""
-
-    def noted(*args: Any) -> Any:
-        found = call(*args)
-        (expected if args[0].cost.is_meta else got).append(found)
-        return found
-
-    def with_expectation(operands: Any, settings: Any, results: Any, wanted: Any) -> None:
-        launch._expect_backward(operands, settings, results, wanted)
-        forward(operands, settings, results, wanted)
-
-    def start(how: Any, *rest: Any) -> None:
-        how.compiled.clear()  # of the recorder
-        begun(how, *rest)
-
-    monkeypatch.setattr(launch, "_compiler", Recorder)
-    monkeypatch.setattr(launch, "driver", SimpleNamespace(active=None))
-    monkeypatch.setattr(launch, "_backward_call", noted)
-    monkeypatch.setattr(launch, "forward", with_expectation)
-    monkeypatch.setattr(launch, "_start", start)
-    cost = randn(*shape, seed=0, dtype=dtype).to(device).requires_grad_()
-    tau = torch.ones(2, device=device, requires_grad=True)
-    options = {} if op is sinkhorn else {"noise": 0.0, "n_steps": 1, "potentials": "reuse"}
-    slots = torch.ones(shape[:2], dtype=torch.bool)
-    t = op(cost, n_iters=2, temperature=tau, slot_mask=slots, backend="triton", **options)
-    torch.autograd.grad(t.plan.float().square().sum(), (cost, tau))
-    [(how, kernel, args)], [(same, other, given)] = expected, got
-    assert how is same
-    assert kernel is other
-    for x, y in zip(args, given, strict=True):
-        assert type(x) is type(y)
-        assert x.dtype == y.dtype if isinstance(x, torch.Tensor) else x == y
-
-
-def test_a_kernel_that_another_thread_compiles_is_waited_for(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if that fails: then it is compiled as ever."""
-    from concurrent.futures import Future
-
-    from slotmesh.ops._triton import launch
-
-    how = launch.Launch(launch.Case(2, 32, 1), 1, 16, 16, 1, {})
-    cost = torch.zeros(1, 2, 4)
-    failed: Future[None] = Future()
-    failed.set_exception(RuntimeError("no compiler"))
-    how.compiled[cost.device, F32, F32] = failed
-    ran: list[Any] = []
-    monkeypatch.setattr(launch, "run_on", lambda *args, **options: ran.append(args))
-    launch._start(how, "kernel", 1, cost, F32, 7)
-    assert [args[1] for args in ran] == ["kernel"]
-    assert not how.compiled

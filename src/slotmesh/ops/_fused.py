@@ -198,14 +198,12 @@ def gradients_of(operands: Operands, past: Past, wanted: Wanted) -> Gradients:
     )
 
 
-def run_forward(
-    operands: Operands, settings: SolverSettings, wanted: Wanted | None = None
-) -> Results:
-    """Sinkhorn, or MESH; ``wanted`` if it is known which gradients follow."""
+def run_forward(operands: Operands, settings: SolverSettings) -> Results:
+    """Sinkhorn, or MESH."""
     from slotmesh.ops._triton import launch
 
     results = results_of(operands, settings)
-    launch.forward(operands, settings, results, wanted)
+    launch.forward(operands, settings, results)
     return results
 
 
@@ -287,7 +285,9 @@ def pull_back(
     elif all(g is None for g in incoming):
         found = (None,) * 5
     else:
-        wanted = _wanted(needs, ctx.dtype)
+        # The noise gets the gradient of the cost as well, in float32.
+        dtype = torch.float32 if needs.noise else ctx.dtype
+        wanted = Wanted(bool(needs.a or needs.b), bool(needs.tau), bool(needs.init), dtype)
         found = backward(operands, Past(first, history), incoming, settings, wanted)
     grad_cost, grad_a, grad_b, grad_tau, grad_init = found
     given = grad_cost is not None
@@ -301,13 +301,6 @@ def pull_back(
         grad_tau if needs.tau else None,
         grad_init if needs.init else None,
     )
-
-
-def _wanted(needs: Operands, dtype: torch.dtype) -> Wanted:
-    """Which gradients to compute for operands of which some need one; ``dtype`` of the cost."""
-    # The noise gets the gradient of the cost as well, in float32.
-    dtype = torch.float32 if needs.noise else dtype
-    return Wanted(bool(needs.a or needs.b), bool(needs.tau), bool(needs.init), dtype)
 
 
 def _implicit(
@@ -336,21 +329,16 @@ class _Eager(torch.autograd.Function):
     """The kernels and their gradient without an operator, whose layers take longer than they do."""
 
     @staticmethod
-    def forward(
-        ctx: Any, settings: SolverSettings, for_plan: bool, *tensors: Any
-    ) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, settings: SolverSettings, *tensors: Any) -> tuple[Tensor | None, ...]:
         operands = Operands(*tensors)
-        needs = Operands(*ctx.needs_input_grad[2:])
-        ahead = for_plan and not settings.implicit
-        wanted = _wanted(needs, operands.cost.dtype) if ahead else None
-        results = run_forward(operands, settings, wanted)
+        results = run_forward(operands, settings)
         save(ctx, operands, settings, results)
         return results[:SHOWN]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         incoming = Incoming(grads[0], grads[1], grads[2], grads[6])
-        needs = Operands(*ctx.needs_input_grad[2:])
+        needs = Operands(*ctx.needs_input_grad[1:])
         how = (run_backward, run_adjoint)
         # The operators say what they cannot do: a second derivative, a batch of gradients.
         if (
@@ -361,7 +349,7 @@ class _Eager(torch.autograd.Function):
             from slotmesh.ops import _operator
 
             how = (_operator.backward_flat, _operator.plan_adjoint)
-        return None, None, *pull_back(ctx, incoming, needs, *how)
+        return None, *pull_back(ctx, incoming, needs, *how)
 
 
 _run_eager: Any = _Eager.apply  # pyright: ignore
@@ -383,12 +371,7 @@ def is_eager(tensors: list[Tensor]) -> bool:
 
 
 def fused_transport(
-    given: Given,
-    settings: SolverSettings,
-    noise: Tensor | None = None,
-    init: Tensor | None = None,
-    *,
-    for_plan: bool = True,
+    given: Given, settings: SolverSettings, noise: Tensor | None = None, init: Tensor | None = None
 ) -> Transport:
     """``sinkhorn`` or ``mesh`` by the kernel.
 
@@ -397,7 +380,6 @@ def fused_transport(
         settings: The settings.
         noise: ``(*batch, m, n)``, in units of ``settings.sigma``.
         init: ``(..., m)``, the first u.
-        for_plan: Whether a gradient will most likely be that of the plan alone.
     """
     cost = given.cost
     with full_precision(cost):
@@ -408,7 +390,7 @@ def fused_transport(
         if not is_eager(leaves):
             found = _torch.ops.slotmesh.transport(*operands, *settings)
         elif graph:
-            found = _run_eager(settings, for_plan, *operands)
+            found = _run_eager(settings, *operands)
         else:
             found = run_forward(operands, settings)
         plan, u, v, error, n_iters, converged, changed = found[:SHOWN]

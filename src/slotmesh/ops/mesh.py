@@ -162,12 +162,11 @@ def mesh(
     beyond = beyond if objective is None else "objective is given"
     drawn, sigma = _draw(given, noise, generator)
     settings = settings._replace(sigma=sigma)
-    longer = n_iters is None and lr is None and _nearly_square(*given.cost.shape[-2:])
     if use_kernel(given, backend, settings, beyond, noise):
-        t = fused_transport(given, settings, noise=drawn, for_plan=not longer)
+        t = fused_transport(given, settings, noise=drawn)
     else:
         t = _elsewhere(given, backend, settings, beyond, drawn, objective)
-    if longer:
+    if n_iters is None and lr is None and _nearly_square(*given.cost.shape[-2:]):
         t = _converge(given, t, settings, backend)
     return t if frame is None else frame.finish(t)
 

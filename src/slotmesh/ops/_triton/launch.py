@@ -1,6 +1,5 @@
 """Launches of kernels: how matrices are cut into blocks, and onto which device they go."""
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -8,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from triton.compiler import CompiledKernel  # pyright: ignore
-from triton.runtime import driver  # pyright: ignore
 
 from slotmesh.ops import _fused
 from slotmesh.ops._kernel_types import Gradients, Incoming, Operands, Past, Results, Wanted
@@ -122,9 +120,9 @@ class Launch(NamedTuple):
     width: int  # inputs of a program, a multiple of 16
     pitch: int  # numbers of a row that is read again and again, a multiple of 16
     chunks: int  # blocks that it walks over
-    # By device and dtypes: Triton's own look-up takes longer than a launch. A future while another
-    # thread compiles.
-    compiled: dict[Any, Any]
+    compiled: dict[
+        Any, Any
+    ]  # by device and dtypes: Triton's own look-up takes longer than a launch
 
 
 @lru_cache(maxsize=1024)
@@ -169,14 +167,8 @@ def _post(cost: Tensor, batch: int, case: Case) -> Tensor:
     return cost.new_zeros(4 * batch * (case.split + 1) * case.M, dtype=torch.int64)
 
 
-def forward(
-    operands: Operands, settings: SolverSettings, results: Results, wanted: Wanted | None = None
-) -> None:
-    """Run the forward kernel, which fills the results.
-
-    ``wanted`` says which gradients will be asked for, if any: if the kernel has to be compiled, the
-    backward kernel for them is compiled at the same time.
-    """
+def forward(operands: Operands, settings: SolverSettings, results: Results) -> None:
+    """Run the forward kernel, which fills the results."""
     cost, noise, a, b, slots, inputs, tau, init = operands
     batch, m, n = sizes = _sizes(cost)
     if batch == 0:
@@ -200,12 +192,6 @@ def forward(
         keep=settings.keep,
     )
     case = how.case
-    if (
-        wanted is not None
-        and cost.is_cuda
-        and (cost.device, cost.dtype, plan.dtype) not in (how.compiled)
-    ):
-        _expect_backward(operands, settings, results, wanted)
     if case.G:
         _start(
             how, _kernels[2].forward_small_kernel, batch, cost, plan.dtype,
@@ -246,69 +232,17 @@ def backward(
     grads: Gradients,
 ) -> None:
     """Run the backward kernel, which fills the gradients."""
-    if operands.cost.numel() == 0:
-        return
-    device = operands.cost.device
-    how, kernel, args = _backward_call(operands, past, incoming, settings, wanted, grads, device)
-    _start(how, kernel, _sizes(operands.cost)[0], operands.cost, grads.cost.dtype, *args)
-
-
-@lru_cache
-def _compiler() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(2, "slotmesh-compiler")
-
-
-def _expect_backward(
-    operands: Operands, settings: SolverSettings, results: Results, wanted: Wanted
-) -> None:
-    """Compile the kernel for a gradient of the plan in another thread, unless it is known."""
-    device = operands.cost.device
-    # Only sizes and dtypes count: nothing of this is ever read.
-    cost = results.changed if settings.mesh else operands.cost
-    history = results.history if settings.keep else None
-    tensors = (cost, *operands[2:7], results.trace, history, results.plan)
-    cost, a, b, slots, inputs, tau, trace, history, plan = (
-        None if x is None else torch.empty_like(x, device="meta") for x in tensors
-    )
-    assert cost is not None
-    assert trace is not None
-    like = Operands(cost, None, a, b, slots, inputs, tau, None)
-    past, incoming = Past(trace, history), Incoming(plan, None, None, None)
-    grads = _fused.gradients_of(like, past, wanted)
-    how, kernel, args = _backward_call(like, past, incoming, settings, wanted, grads, device)
-    key = (device, cost.dtype, grads.cost.dtype)
-    if key in how.compiled:
-        return
-    _ = driver.active  # two threads would make two of it
-    types = [x.dtype if isinstance(x, Tensor) else x for x in args]
-    options = {"launch_cooperative_grid": True} if how.case.split > 1 else {}
-
-    def compile_it() -> None:
-        with _torch.cuda.device(device):
-            kernel.warmup(*types, how.case, grid=(1, 1, 1), num_warps=how.warps, **options)
-
-    how.compiled[key] = _compiler().submit(compile_it)
-
-
-def _backward_call(
-    operands: Operands,
-    past: Past,
-    incoming: Incoming,
-    settings: SolverSettings,
-    wanted: Wanted,
-    grads: Gradients,
-    device: torch.device,
-) -> tuple[Launch, Any, tuple[Any, ...]]:
-    """How the backward kernel is launched on a device, which one it is, and its arguments."""
     cost, _, a, b, slots, inputs, tau, _ = operands
     trace, history = past
     batch, m, n = sizes = _sizes(cost)
+    if batch == 0:
+        return
     n_iters = settings.n_iters
     how = _launch(
         choose,
         _fused.small_group(m, n, settings),
         sizes,
-        _processors(device),
+        _processors(cost.device),
         mesh=settings.mesh,
         marginals=a is not None,
         slot_mask=slots is not None,
@@ -324,11 +258,13 @@ def _backward_call(
         grad_init=wanted.init,
     )
     if how.case.G:
-        return how, _kernels[2].backward_small_kernel, (
+        _start(
+            how, _kernels[2].backward_small_kernel, batch, cost, grads.cost.dtype,
             cost, trace, _or(a, cost), _or(b, cost), _or(slots, cost), _or(inputs, cost),
             _or(tau, cost), *(_or(g, cost) for g in incoming[:3]), *(_or(g, cost) for g in grads),
             settings.temperature, m, n, batch, n_iters,
         )  # fmt: skip
+        return
     flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
     if not how.case.resident:
         cost = _padded(cost, how.pitch)
@@ -336,7 +272,8 @@ def _backward_call(
         grad_plan = incoming.plan
         grad_plan = None if grad_plan is None else _padded(grad_plan, how.pitch)
         incoming = incoming._replace(plan=grad_plan)
-    return how, _kernels[1].backward_kernel, (
+    _start(
+        how, _kernels[1].backward_kernel, batch, cost, grads.cost.dtype,
         cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
         *(_or(g, cost) for g in grads), flows, _post(cost, batch, how.case),
@@ -356,10 +293,6 @@ def _start(
     split, group = how.case.split, how.case.G
     key = (cost.device, cost.dtype, other)
     found = how.compiled.get(key)
-    if isinstance(found, Future):
-        # Whatever became of it: what it compiled is known to Triton now.
-        wait([found])  # pyright: ignore[reportUnknownArgumentType]
-        found = None
     grid = (-(-batch // group) if group else batch * split, 1, 1)
     if found is not None:
         # Of a tensor Triton asks the driver for the address.
@@ -371,8 +304,6 @@ def _start(
     )
     if isinstance(made, CompiledKernel):
         how.compiled[key] = made
-    else:
-        how.compiled.pop(key, None)
 
 
 def run_on(
