@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slotmesh.files import keep_also_as, parts, write_whole
+from slotmesh.files import keep_also_as, make_folder, parts, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_left(tmp_path: Path) -> None:
@@ -59,3 +59,14 @@ def test_a_second_name(tmp_path: Path) -> None:
     keep_also_as(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == "one"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"--out is .*file, which is a file; expected a folder"):
+        make_folder(tmp_path / "file")
+    with pytest.raises(ValueError, match=r"--to is .*below, which cannot be made: Not a directory"):
+        make_folder(tmp_path / "file" / "below", "--to")

@@ -40,6 +40,21 @@ def write_whole(path: Path, content: Any, *, old: Path | None = None, mode: int 
         raise
 
 
+def make_folder(path: Path, option: str = "--out") -> None:
+    """Make a folder that was asked for by an option, with those that it is in.
+
+    Raises:
+        ValueError: If there is a file of this name, or it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = "is a file" if path.is_file() else f"cannot be made: {error.strerror or error}"
+        raise ValueError(
+            f"{option} is {path}, which {what}; expected a folder. Choose another name."
+        ) from error
+
+
 def keep_also_as(path: Path, other: Path) -> None:
     """Give a file a second name, replacing what has that name now.
 

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from slotmesh.environment import command_line, environment
-from slotmesh.files import write_whole
+from slotmesh.files import make_folder, write_whole
 from slotmesh.progress import Count
 from slotmesh.training.places import memory_checked, place_of
 from slotmesh.training.runs import Run, open_run
@@ -141,7 +141,7 @@ def evaluate_run(
     partial = getattr(made.settings.data, "partial", False)
     batches = EvalBatches(source, n, batch_size=size)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     blind = made.blind(source.sample(range(min(n, _BLIND))).to(place))
     blind_metrics = {name: metric.to(place) for name, metric in made.metrics().items()}
     blind_loss: list[torch.Tensor] = []

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh.files import write_whole
+from slotmesh.files import make_folder, write_whole
 from slotmesh.training.card import model_card
 from slotmesh.training.runs import open_run
 from slotmesh.training.settings import plain
@@ -30,11 +30,9 @@ def run_export_model(settings: ExportModel, console: Console | None = None) -> P
     console = Console() if console is None else console
     run = open_run(settings.run)
     model: Any = run.load_model()
-    if settings.out.is_file():
-        raise ValueError(f"--out is {settings.out}, which is a file; expected a folder.")
     if (settings.out / "checkpoints").is_dir():
         raise ValueError(f"--out is {settings.out}, which is the folder of a run; choose another.")
-    settings.out.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.out)
     model.save_pretrained(settings.out)
     text = json.dumps(plain(run.settings), indent=2) + "\n"
     write_whole(settings.out / "settings.json", text)

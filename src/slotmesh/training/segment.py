@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh.files import write_whole
+from slotmesh.files import make_folder, write_whole
 from slotmesh.models import FeatureDiscovery, ObjectDiscovery, Segmentation, VideoObjectDiscovery
 from slotmesh.models.merging import check_tolerance
 from slotmesh.progress import Count
@@ -90,7 +90,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
             )
         options |= {"merge": settings.merge}
     paths, names = _expanded(settings.images)
-    settings.out.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.out)
     found: list[tuple[str, Segmentation]] = []
     bad: list[BadRecord] = []
     if isinstance(model, VideoObjectDiscovery):
