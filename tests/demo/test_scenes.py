@@ -76,13 +76,18 @@ def test_pictures_are_of_what_was_measured(
     for i, scene in enumerate(drawn):
         assert list(scene.masks) == ["SA", "SA-MESH"]
         for one in tried:
-            found = scene.masks[one.variant].argmax(0)
-            ari = float(fg_ari(found, scene.truth, n_slots=6, n_objects=5))
-            miou = float(fg_miou(found, scene.truth, n_slots=6, n_objects=5))
-            assert one.by_scene["fg_ari"][i] == pytest.approx(ari, abs=1e-6)
-            assert one.by_scene["fg_miou"][i] == pytest.approx(miou, abs=1e-6)
-            said = f"FG-ARI {100 * ari:.0f} %, FG-mIoU {100 * miou:.0f} %"
-            assert scene.notes[one.variant] == said
+            masks = scene.masks[one.variant]
+            # Measured several at a time, drawn one by one: rounding decides where two are as good.
+            best, second = masks.topk(2, dim=0).values
+            doubtful = int((best - second < 1e-4 * best).sum())
+            assert doubtful < masks[0].numel() / 20
+            sizes = scene.truth.unique(return_counts=True)[1]
+            off = 1e-6 + 2 * doubtful / int(sizes.min())
+            for name, measure in (("fg_ari", fg_ari), ("fg_miou", fg_miou)):
+                drawn_value = float(measure(masks.argmax(0), scene.truth, n_slots=6, n_objects=5))
+                assert one.by_scene[name][i] == pytest.approx(drawn_value, abs=off)
+            ari, miou = (100 * one.by_scene[name][i] for name in ("fg_ari", "fg_miou"))
+            assert scene.notes[one.variant] == f"FG-ARI {ari:.0f} %, FG-mIoU {miou:.0f} %"
 
 
 def test_weights_are_found_here_or_in_the_repository(

@@ -257,8 +257,11 @@ def stop_at(patch: pytest.MonkeyPatch, step: int) -> None:
 
 @pytest.mark.parametrize("first", [6, 7])
 def test_more_steps_go_on_from_the_end(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, long: bool
 ) -> None:
+    # A validation is at 6, and none at 7.
+    if first == 6 and not long:
+        pytest.skip("in make soak")
     folder, found, _ = whole
     monkeypatch.setattr(command, "_EVERY", {"save_every": 2, "log_every": 2})
     monkeypatch.setattr(command.KINDS["table3"], "table", replace(BY_NAME["table3"], val_every=2))

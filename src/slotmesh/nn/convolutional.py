@@ -311,7 +311,8 @@ def _reach(field: Tensor, kernel: int) -> Tensor:
     size = field.shape[-1]
     source = torch.arange(size).unsqueeze(1) + kernel // 2 - torch.arange(kernel)
     inside = (source >= 0) & (source < size)
-    return torch.where(inside, field[..., source.clamp(0, size - 1)], 0.0)
+    # Not torch.where: once torch has compiled something, it takes a number for one of the CPU's.
+    return field[..., source.clamp(0, size - 1)].masked_fill(~inside, 0.0)
 
 
 def check_resolution(op: str, value: object) -> tuple[int, int]:
