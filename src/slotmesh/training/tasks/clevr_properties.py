@@ -148,9 +148,9 @@ class ClevrProperties(Experiment):
                 easy=True,
                 size=48,
             ),
-            model=PredictorModel(n_slots=4, channels=32, slot_dim=64, mlp_dim=128, he_init=True),
+            model=PredictorModel(n_slots=4, channels=32, slot_dim=64, mlp_dim=128),
             transport=quick_transport(paper.transport, 1.25),
-            optim=Optim(lr=2e-3, warmup_part=0.05, cosine=True, clip=1.0),
+            optim=Optim(lr=1e-3, warmup_part=0.05, cosine=True, clip=1.0),
         )
 
     @classmethod
