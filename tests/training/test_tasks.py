@@ -104,7 +104,7 @@ def test_he_init_keeps_the_scale_of_an_image() -> None:
     assert scales[0] > 0.3 > 3 * scales[1]
     new: Any = small("clevrer-s", "SA", "quick", model__he_init=True).fresh_model()
     old: Any = small("clevrer-s", "SA", "quick", model__he_init=False).fresh_model()
-    inner = [layer for layer in new.decoder.rest if isinstance(layer, torch.nn.ConvTranspose2d)]
+    inner: list[Any] = [k for k in new.decoder.rest if isinstance(k, torch.nn.ConvTranspose2d)]
     assert [bool(layer.bias.any()) for layer in inner] == [False, False, True]
     assert bool(inner[0].weight.std() > 2 * old.decoder.rest[1].weight.std())
 
