@@ -22,6 +22,7 @@ ADDED_LATER = {
     "logger": "tensorboard",
     "optim.warmup_part": None,
     "data.easy": False,
+    "model.he_init": False,
 }
 """Settings that were added after some results, with the value that those were measured with."""
 

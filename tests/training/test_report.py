@@ -78,6 +78,9 @@ def tiny(task: str, variant: str, start: str = "quick", **changes: Any) -> Any:
         data = replace(data, size=32)
         width = "hidden" if task == "features" else "channels"
         model = replace(model, slot_dim=8, mlp_dim=8, **{width: 4})
+    if getattr(data, "easy", False):
+        data = replace(data, easy=False)
+        model = replace(model, n_slots=preset(task, variant, "paper").model.n_slots)
     return replace(settings, steps=20, data=data, model=model, **changes)
 
 

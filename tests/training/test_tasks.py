@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +73,40 @@ def two_steps(made: Experiment, sample: Any) -> torch.nn.Module:
 @pytest.mark.parametrize(("task", "variant", "name"), PRESETS)
 def test_every_preset_trains_two_steps(task: str, variant: str, name: str) -> None:
     two_steps(small(task, variant, name), batch(task, name))
+
+
+def test_a_run_says_that_its_world_is_easy() -> None:
+    words = "The world is the easy one: a few large objects in clear colours. "
+    said = small("clevr-properties", "SA", "quick").about_world()
+    assert said == f"{words}--data.no-easy --model.n-slots 10 is the paper's."
+    same = small("multi-dsprites", "SA", "quick", model__n_slots=6).about_world()
+    assert same == f"{words}--data.no-easy is the paper's."
+    for task, name in (("random-objects", "quick"), ("clevrtex", "paper")):
+        assert small(task, "SA", name).about_world() is None
+
+
+@pytest.mark.parametrize("task", ["clevr-properties", "multi-dsprites", "clevrtex", "clevrer-s"])
+def test_a_dataset_has_no_easy_version(task: str) -> None:
+    easy: Any = preset(task)
+    assert easy.data.easy
+    found: Any = preset(task, root=Path("data"))
+    assert not found.data.easy
+    assert found.model.n_slots == preset(task, preset="paper").model.n_slots
+    assert change(found, data__easy=True, model__n_slots=easy.model.n_slots) == easy
+
+
+def test_he_init_keeps_the_scale_of_an_image() -> None:
+    image = torch.rand(4, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+    scales: list[float] = []
+    for on in (True, False):
+        model: Any = small("clevr-properties", "SA", "quick", model__he_init=on).fresh_model()
+        scales.append(float(model.encoder.convolutions(image).detach().square().mean().sqrt()))
+    assert scales[0] > 0.3 > 3 * scales[1]
+    new: Any = small("clevrer-s", "SA", "quick", model__he_init=True).fresh_model()
+    old: Any = small("clevrer-s", "SA", "quick", model__he_init=False).fresh_model()
+    inner: list[Any] = [k for k in new.decoder.rest if isinstance(k, torch.nn.ConvTranspose2d)]
+    assert [bool(layer.bias.any()) for layer in inner] == [False, False, True]
+    assert bool(inner[0].weight.std() > 2 * old.decoder.rest[1].weight.std())
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)

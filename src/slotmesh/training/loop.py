@@ -86,12 +86,8 @@ def _fit(
     fabric: "Fabric", made: Experiment, start: Path | None, lock: Lock, console: Console
 ) -> None:
     settings, first = made.settings, fabric.is_global_zero
-    if first and getattr(settings.data, "easy", False):
-        console.print(
-            "The world is the easy one: a few large objects in clear colours. "
-            "--data.no-easy is the paper's.",
-            highlight=False,
-        )
+    if first and (said := made.about_world()):
+        console.print(said, highlight=False)
     training = Training(made, fabric)
     if start is not None:
         training.load_state_dict(load_checkpoint(start))

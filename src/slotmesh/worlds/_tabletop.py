@@ -19,8 +19,6 @@ from slotmesh.worlds.render.visibility import Visible, look_at
 from slotmesh.worlds.sample import Sample
 from slotmesh.worlds.world import World
 
-EASY_OBJECTS = 4
-"""Objects in a scene of an easy world, at most."""
 _CHUNK = {"cpu": 32, "cuda": 8192}
 """Samples made at once per thread."""
 
@@ -45,6 +43,8 @@ class Tabletop(World):
     """Those that the easy world is limited to."""
     easy_mark: ClassVar[str]
     """The column in which no two objects of an easy scene are alike."""
+    easy_objects: ClassVar[int] = 4
+    """In a scene of the easy world, at most."""
     extents: tuple[float, ...]
     """Radii used for distances, by the column ``size``."""
     lens: Lens
@@ -73,7 +73,7 @@ class Tabletop(World):
         self.easy = easy
         self.compile = compile
         if easy:
-            self.max_objects = EASY_OBJECTS
+            self.max_objects = self.easy_objects
 
     @property
     def min_pixels(self) -> int:

@@ -19,7 +19,7 @@ _ROUNDS = 16
 # Positions (x, y) that never hide a sprite: the corners, and the middle.
 _APART = ((0, 0), (31, 31), (31, 0), (0, 31), (15, 16))
 # Of the easy world: sprites per scene at most, the least index of their scale, and their hues.
-_EASY_OBJECTS, _EASY_SCALE, _EASY_HUES = 3, 4, 6
+_EASY_OBJECTS, _EASY_SCALE, _EASY_HUES = 3, 4, 3
 
 
 class MultiDSprites(World):
@@ -44,9 +44,9 @@ class MultiDSprites(World):
         size: Height and width of the images in pixels; the outlines scale with it.
         min_visible: Least visible pixels per sprite, up to ``size**2 / 100``; default 16 at 64x64,
             scaled with the area. Of the easy world up to ``size**2 / 32``, which is the default.
-        easy: Two or three sprites (``max_objects`` is 3) of the two largest scales, each with a
-            hue of its own out of six at full saturation and value, and about half of it visible or
-            more. A small model learns to take such scenes apart in minutes.
+        easy: Two or three sprites (``max_objects`` is 3) of the two largest scales on black, each
+            with a colour of its own: pure red, green or blue, and about half of it visible or more.
+            A small model learns to take such scenes apart in minutes.
 
     Example:
         >>> from slotmesh.worlds import MultiDSprites
@@ -104,7 +104,8 @@ class MultiDSprites(World):
         x, y, seen = self._place(index, factors)
         present = factors["present"]
         colour = self._colours(index)
-        grey = integers(self.seed, index, "grey", 256).to(torch.uint8)
+        levels = 1 if self.easy else 256
+        grey = integers(self.seed, index, "grey", levels).to(torch.uint8)
         mask = self._mask(seen)
         palette = torch.cat((grey[:, None, None].expand(-1, 1, 3), colour), dim=1)
         columns = {

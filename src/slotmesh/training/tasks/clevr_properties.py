@@ -1,6 +1,7 @@
 """CLEVR property prediction (section 5.2, Table 2): every object's place, shape, colour, ..."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,8 +11,8 @@ from slotmesh.models import PropertyPredictor
 from slotmesh.training.published import Results, Row, percent
 from slotmesh.training.settings import ImageData, InitName, Optim, Settings, at_least
 from slotmesh.training.tasks.blind import Constant
-from slotmesh.training.tasks.discovery import quick_transport
-from slotmesh.training.tasks.experiment import Experiment, Goal, Source, Split
+from slotmesh.training.tasks.discovery import quick_transport, without_easy
+from slotmesh.training.tasks.experiment import Experiment, Goal, S, Source, Split
 from slotmesh.training.tasks.image_model import ImageModel
 from slotmesh.training.tasks.matching import match
 from slotmesh.training.tasks.sources import open_source
@@ -134,23 +135,34 @@ class ClevrProperties(Experiment):
         return replace(
             paper,
             preset="quick",
-            steps=1000,
-            val_every=250,
-            save_every=250,
+            steps=2400,
+            val_every=600,
+            save_every=600,
             log_every=20,
             data=replace(
-                paper.data, batch_size=32, train_size=2048, val_size=128, test_size=256, size=32
+                paper.data,
+                batch_size=16,
+                train_size=4096,
+                val_size=128,
+                test_size=256,
+                easy=True,
+                size=48,
             ),
-            model=PredictorModel(channels=32, slot_dim=64, mlp_dim=128),
+            model=PredictorModel(n_slots=4, channels=32, slot_dim=64, mlp_dim=128),
             transport=quick_transport(paper.transport, 1.25),
-            optim=Optim(lr=1e-3, cosine=True),
+            optim=Optim(lr=1e-3, warmup_part=0.05, cosine=True, clip=1.0),
         )
+
+    @classmethod
+    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+        """A dataset has no easy version: a quick run on it has the slots of the paper."""
+        return without_easy(start, PredictorModel().n_slots)
 
     def build(self) -> nn.Module:
         """A property predictor."""
         s = self.settings
-        return PropertyPredictor(
-            s.model.n_slots, s.transport.build(), **s.model.options(s.data.size)
+        return s.model.started(
+            PropertyPredictor(s.model.n_slots, s.transport.build(), **s.model.options(s.data.size))
         )
 
     def source(self, split: Split, device: torch.device) -> tuple[Source, int | None]:

@@ -94,6 +94,18 @@ class Experiment(ABC):
         """
         return start
 
+    def about_world(self) -> str | None:
+        """What a run on the easy version of its world has to say; None on any other data."""
+        settings: Any = self.settings
+        if not getattr(settings.data, "easy", False):
+            return None
+        paper: Any = type(self).preset(settings.variant, "paper")
+        more = paper.model.n_slots != settings.model.n_slots
+        return (
+            "The world is the easy one: a few large objects in clear colours. --data.no-easy"
+            f"{f' --model.n-slots {paper.model.n_slots}' if more else ''} is the paper's."
+        )
+
     def check_data(self) -> None:  # noqa: B027 (most have nothing to check)
         """Raise a ValueError, before anything is written, if the data cannot be trained on."""
 

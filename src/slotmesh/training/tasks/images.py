@@ -272,6 +272,7 @@ class Videos(FolderTask, VideoDiscovery):
     how_to_read = SHEET
     settings: VideosSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = VideosSettings
+    easy = None
 
     def __init__(self, settings: VideosSettings) -> None:
         super().__init__(settings)

@@ -49,7 +49,8 @@ class VideoDiscovery(Discovery):
     max_objects = 14
     data = ImageData(train_size=9998, test_size=5000)
     model = ImageModel(n_slots=8)
-    quick = (600, 512)
+    quick = (2000, 1024)
+    easy = ImageModel(n_slots=5, channels=16, slot_dim=32, mlp_dim=64, he_init=True)
     frames: ClassVar[tuple[int, int]]
     """Of a video of 128."""
 
@@ -73,11 +74,13 @@ class VideoDiscovery(Discovery):
     def build(self) -> nn.Module:
         """A video object discovery network."""
         s = self.settings
-        return VideoObjectDiscovery(
-            s.model.n_slots,
-            s.transport.build(),
-            transition=s.transition.build(),
-            **s.model.options(s.data.size),
+        return s.model.started(
+            VideoObjectDiscovery(
+                s.model.n_slots,
+                s.transport.build(),
+                transition=s.transition.build(),
+                **s.model.options(s.data.size),
+            )
         )
 
     def source(self, split: Split, device: torch.device) -> tuple[Source, int | None]:
