@@ -46,8 +46,7 @@ class ClevrTex(Tabletop):
         device: Where samples are computed.
         size: Height and width of the images in pixels.
         easy: Two or three objects (``max_objects`` is 3), all large, each with a material of its
-            own out of four that are bright, on concrete. A small model learns to take such scenes
-            apart in minutes.
+            own out of four that are bright, on concrete. Made for short runs of small models.
         compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Example:

@@ -46,7 +46,7 @@ class MultiDSprites(World):
             scaled with the area. Of the easy world up to ``size**2 / 32``, which is the default.
         easy: Two or three sprites (``max_objects`` is 3) of the two largest scales on black, each
             with a colour of its own: pure red, green or blue, and about half of it visible or more.
-            A small model learns to take such scenes apart in minutes.
+            Made for short runs of small models.
 
     Example:
         >>> from slotmesh.worlds import MultiDSprites
