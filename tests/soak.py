@@ -75,6 +75,8 @@ class Configuration:
         """Its variables; those that another configuration sets are taken out."""
         ours = {name for variables in INSTRUCTIONS.values() for name in variables}
         ours |= {"SLOTMESH_SHUFFLE", "SLOTMESH_SOAK"}
+        # A worker of xdist that started this must not make the tests here take themselves for one.
+        ours |= {"PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"}
         found = {k: v for k, v in os.environ.items() if k not in ours}
         found |= INSTRUCTIONS[self.instructions] | {"OMP_NUM_THREADS": str(self.threads)}
         # Threads that wait for each other would keep cores busy that others need: the same

@@ -109,8 +109,10 @@ def test_interrupted_it_says_what_was_done_and_leaves_nothing_running(tmp_path: 
     kept = tmp_path / "kept" / "sse-4.jsonl"
     process = start(tmp_path, "--only", "sse-4 plain", "--keep", str(kept.parent))
     try:
+        end = time.monotonic() + 600
         while not kept.exists() or "so it is" not in kept.read_text():
             assert process.poll() is None
+            assert time.monotonic() < end, kept.read_text()
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         # All that it started, the load too, has this pipe: it ends with the last of them.
