@@ -70,8 +70,8 @@ def main() -> None:
         names = " and ".join(found["variants"])
         part += (
             f"\n```{{image}} images/{PICTURE.name}\n:alt: Scenes of the ClevrTex world, their "
-            f"features, reconstructions, attention and masks\n```\n\nTwo validation images each, "
-            f"with {names} below each other, at the end of these runs.\n"
+            f"features, reconstructions, attention and masks\n```\n\nThe same two validation "
+            f"images with {names}, from top to bottom, at the end of these runs.\n"
         )
     PAGE.write_text(updated(PAGE.read_text(encoding="utf-8"), part), encoding="utf-8")
 

@@ -311,7 +311,7 @@ def _reach(field: Tensor, kernel: int) -> Tensor:
     size = field.shape[-1]
     source = torch.arange(size).unsqueeze(1) + kernel // 2 - torch.arange(kernel)
     inside = (source >= 0) & (source < size)
-    # Not torch.where: once torch has compiled something, it takes a number for one of the CPU's.
+    # torch.where would make a tensor of the number, on a device that may not be this one.
     return field[..., source.clamp(0, size - 1)].masked_fill(~inside, 0.0)
 
 

@@ -92,10 +92,10 @@ def sinkhorn(
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
             less, at most 1,024 slots and 65,536 inputs, no ``tol``, first derivatives only, and of
             ``torch.func`` only inside ``vmap``); ``"cpu"``, C code, several times as fast as torch
-            on a CPU (float32 or less, no ``tol``, not inside ``torch.compile``, likewise ``vmap``;
-            :func:`slotmesh.ops.backends` says whether it is available); ``"torch"``, which
-            supports everything everywhere, and alone ``share`` and ``penalty``; or ``"auto"``, the
-            fastest that supports the call.
+            on a CPU (float32 or less, no ``tol``, not inside ``torch.compile``, and of
+            ``torch.func`` only inside ``vmap`` too; :func:`slotmesh.ops.backends` says whether it
+            is available); ``"torch"``, which supports everything everywhere, and alone ``share``
+            and ``penalty``; or ``"auto"``, the fastest that supports the call.
 
     Returns:
         A :class:`~slotmesh.ops.Transport`. With ``share``, its ``marginal_error`` counts mass above

@@ -44,7 +44,7 @@ class Tabletop(World):
     easy_mark: ClassVar[str]
     """The column in which no two objects of an easy scene are alike."""
     easy_objects: ClassVar[int] = 4
-    """In a scene of the easy world, at most."""
+    """Objects in a scene of the easy world, at most."""
     extents: tuple[float, ...]
     """Radii used for distances, by the column ``size``."""
     lens: Lens

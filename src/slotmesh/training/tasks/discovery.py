@@ -84,7 +84,7 @@ class Discovery(Experiment):
     quick: ClassVar[tuple[int, int]]
     """Steps and training images of the ``quick`` preset."""
     easy: ClassVar[ImageModel | None] = None
-    """Of the ``quick`` preset, which then has the easy version of the world."""
+    """Network of the ``quick`` preset if that has the easy version of the world, else None."""
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> DiscoverySettings:

@@ -36,7 +36,7 @@ class ImageModel:
     """Differentiate slots implicitly, or through all iterations."""
     he_init: bool = False
     """Start convolutions with the larger weights of He et al. (2015), which let the image through
-    to the slots from the first step on: short runs learn sooner. The paper has torch's."""
+    to the slots from the first step on. The paper has torch's."""
 
     def options(self, size: int) -> dict[str, Any]:
         """Arguments of the network, beside its slots and transport, for images of a size."""
