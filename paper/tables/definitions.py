@@ -99,9 +99,9 @@ TABLES = (
             _other_gradient("SA-MESH-detach"),
         ),
     ),
-    TrainedTable("table4", "Table 4", "object discovery on ClevrTex (Table 4)", steps=75_000),
+    TrainedTable("table4", "Table 4", "object discovery on ClevrTex (Table 4)", steps=20_000),
     TrainedTable(
-        "table5", "Table 5", "object discovery on CLEVRER-S and -L (Table 5)", steps=75_000
+        "table5", "Table 5", "object discovery on CLEVRER-S and -L (Table 5)", steps=20_000
     ),
     TrainedTable(
         "section-5-4",
