@@ -107,6 +107,9 @@ def test_every_path_on_a_page_exists(page: str) -> None:
     paths = [path for path in named if "/" in path or path.endswith((".py", ".md", ".txt"))]
     assert len(paths) > 5
     for path in paths:
+        # Made by `make setup`, which not every machine that runs the tests needs.
+        if path.startswith(".venv/"):
+            continue
         assert exists(path) or exists(f"{MAP['LIBRARY']}/{path}"), path
 
 

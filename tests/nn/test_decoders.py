@@ -1,5 +1,7 @@
 """The decoder: its shortcut against the plain layers, and what masks have to satisfy."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -32,6 +34,15 @@ def test_the_papers_decoders(slot_dim, channels, parameters):
     last, position = channels * 4 * 9 + 4, 4 * slot_dim + slot_dim
     assert parameters == first + others + last + position
     assert sum(p.numel() for p in decoder.parameters()) == parameters
+
+
+def test_on_the_meta_device_while_another_library_has_replaced_linspace(monkeypatch):
+    # transformers does that while it loads a model. If torch.device is a context for the first
+    # time then, it never knows the function that is put back.
+    monkeypatch.setattr(torch, "linspace", partial(torch.linspace))
+    with torch.device("meta"):
+        decoder = SpatialBroadcastDecoder(SLOT_DIM, 4, (6, 9))
+    assert {x.device.type for x in (*decoder.parameters(), *decoder.buffers())} == {"meta"}
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 3))

@@ -210,7 +210,8 @@ def test_an_eager_call_goes_straight_to_c(op):
     cost = costs("normal", 3, 4, 6, seed=0).float()
     masses = () if op is assign else tuple(torch.full((3, k), 12 / k) for k in (4, 6))
     expected = op(cost, *masses, backend="scipy" if op is assign else "pot")
-    with torch.profiler.profile() as seen:
+    # Without this argument torch 2.11 warns.
+    with torch.profiler.profile(acc_events=True) as seen:
         found = op(cost, *masses)
     assert not [x.key for x in seen.key_averages() if x.key.startswith("slotmesh::")]
     for x, y in zip(*((t,) if op is assign else t for t in (found, expected)), strict=True):

@@ -199,6 +199,8 @@ def test_a_line_really_starts_two_processes(tmp_path: Path, section: str) -> Non
     settings = tiny("random-objects", "SA", tmp_path / "run", hardware__devices=2, steps=2)
     line = shlex.split(documented()[section][-1])
     script = Path(sys.executable).with_name("slotmesh")
+    if not script.exists():
+        pytest.skip("slotmesh is not installed, only importable")
     command: list[object] = [script]
     if line[0] == "torchrun":
         options = line[1 : line.index("--no-python")]

@@ -34,7 +34,7 @@ class PositionEmbedding(nn.Module):
         checks.check_count("PositionEmbedding", "dim", dim, 1)
         self.resolution = check_resolution("PositionEmbedding", resolution)
         self.project = nn.Linear(4, dim)
-        y, x = (torch.linspace(0.0, 1.0, size) for size in self.resolution)
+        y, x = _ramps(self.resolution, self.project.weight)
         y, x = torch.meshgrid(y, x, indexing="ij")
         # Determined by the resolution, so not saved.
         self.register_buffer("ramps", torch.stack((x, 1 - x, y, 1 - y), -1), persistent=False)
@@ -248,7 +248,7 @@ class SpatialBroadcastDecoder(nn.Module):
             nn.ConvTranspose2d(channels, 4, 3, padding=1),
         )
         # What the taps over each row and column see of a slot, and of the parts of the embedding.
-        y, x = (torch.linspace(0.0, 1.0, size) for size in self.resolution)
+        y, x = _ramps(self.resolution, self.first.weight)
         tall, wide = torch.ones_like(y), torch.ones_like(x)
         for name, fields in (
             ("rows", tall),
@@ -306,12 +306,23 @@ class SpatialBroadcastDecoder(nn.Module):
             )
 
 
+def _ramps(resolution: tuple[int, int], weight: Tensor) -> tuple[Tensor, Tensor]:
+    """From 0 to 1 over rows and columns, on the device of a layer.
+
+    With ``torch.device("meta")`` as a context, layers are made there in any case, but not the
+    result of ``torch.linspace`` if another library replaced that function for a while.
+    """
+    height, width = resolution
+    device = weight.device
+    return torch.linspace(0, 1, height, device=device), torch.linspace(0, 1, width, device=device)
+
+
 def _reach(field: Tensor, kernel: int) -> Tensor:
     """What each tap of a centred transposed kernel sees of a field: ``(..., size, kernel)``."""
     size = field.shape[-1]
-    source = torch.arange(size).unsqueeze(1) + kernel // 2 - torch.arange(kernel)
+    taps = torch.arange(kernel, device=field.device)
+    source = torch.arange(size, device=field.device).unsqueeze(1) + kernel // 2 - taps
     inside = (source >= 0) & (source < size)
-    # torch.where would make a tensor of the number, on a device that may not be this one.
     return field[..., source.clamp(0, size - 1)].masked_fill(~inside, 0.0)
 
 
