@@ -10,6 +10,7 @@ from paper.features import FeaturesStudy, run_features
 from paper.figures import DrawFigure, run_figure
 from paper.page import ResultsPage, run_results
 from paper.real_clevr import RealClevr, run_real
+from paper.real_clevrer import RealClevrer, run_real_videos
 from paper.surplus import SurplusSlots, run_surplus
 from paper.table1 import (
     Table1,
@@ -28,6 +29,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "table1-emd": (Table1Emd, run_emd_study),
     **TRAINED,
     "real-clevr": (RealClevr, run_real),
+    "real-clevrer": (RealClevrer, run_real_videos),
     "features": (FeaturesStudy, run_features),
     "surplus-slots": (SurplusSlots, run_surplus),
     "figure": (DrawFigure, run_figure),
@@ -40,6 +42,7 @@ __all__ = [
     "DrawFigure",
     "FeaturesStudy",
     "RealClevr",
+    "RealClevrer",
     "ResultsPage",
     "SurplusSlots",
     "Table1",
@@ -51,6 +54,7 @@ __all__ = [
     "run_features",
     "run_figure",
     "run_real",
+    "run_real_videos",
     "run_results",
     "run_surplus",
     "run_table",

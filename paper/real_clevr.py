@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.training.evaluate import Evaluate, place_of, run_evaluate
 from slotmesh.training.export import weights_name
-from slotmesh.training.runs import open_run
+from slotmesh.training.runs import Run, open_run
 
 TASK = "clevr-properties"
 DATASET = {"dataset": "CLEVR v1.0", "licence": "CC BY 4.0"}
@@ -38,6 +39,23 @@ class RealClevr:
     """cpu, cuda, or auto."""
 
 
+def weights_from_the_world(task: str, variants: Sequence[str], checkpoints: Path) -> list[Run]:
+    """Open the exported weights of a task that saw the procedural world alone.
+
+    Raises:
+        ValueError: If weights are missing, of another task, or trained on the real dataset.
+    """
+    runs = [open_run(checkpoints / weights_name(task, variant)) for variant in variants]
+    for run in runs:
+        if run.settings.task != task or run.settings.data.root is not None:
+            raise ValueError(
+                f"{run.folder} holds a model of {run.settings.task} that was trained on "
+                f"{run.settings.data.root or 'the world'}, expected one of {task} that was trained "
+                "on the world. Choose another folder with --checkpoints."
+            )
+    return runs
+
+
 def run_real(settings: RealClevr, console: Console | None = None) -> list[dict[str, Any]]:
     """Test the models and write one JSON file per variant.
 
@@ -45,15 +63,7 @@ def run_real(settings: RealClevr, console: Console | None = None) -> list[dict[s
         ValueError: If weights or images are missing, or the weights were trained on real images.
     """
     console = Console() if console is None else console
-    folders = [settings.checkpoints / weights_name(TASK, variant) for variant in settings.variants]
-    runs = [open_run(folder) for folder in folders]
-    for run in runs:
-        if run.settings.task != TASK or run.settings.data.root is not None:
-            raise ValueError(
-                f"{run.folder} holds a model of {run.settings.task} that was trained on "
-                f"{run.settings.data.root or 'the world'}, expected one of {TASK} that was trained "
-                "on the world. Choose another folder with --checkpoints."
-            )
+    runs = weights_from_the_world(TASK, settings.variants, settings.checkpoints)
     asked = Evaluate(Path(), n=settings.n, root=settings.root, partial=True, device=settings.device)
     made: list[dict[str, Any]] = []
     for variant, run in zip(settings.variants, runs, strict=True):

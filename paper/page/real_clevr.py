@@ -1,10 +1,11 @@
-"""The models of Table 2 on real images."""
+"""The models of Tables 2 and 5 on real images and videos."""
 
 import json
 from pathlib import Path
 
 from paper.page.markdown import MISSING, as_printed, code, grid
 from paper.real_clevr import FOLDER
+from paper.real_clevrer import FOLDER as VIDEOS
 from slotmesh.training.published import published_rows
 
 _LEAD = """
@@ -39,3 +40,28 @@ def real_section(results: Path) -> list[str]:
     head = ["", *map(heading, metrics), "real images, split", "licence"]
     command = code("python -m paper real-clevr --root CLEVR_v1.0")
     return ["### On the real dataset", *_LEAD.splitlines(), "", *command, *grid(head, lines)]
+
+
+_VIDEOS = """
+The same weights on real videos of CLEVRER, which they have never seen: they were trained on the
+procedural world alone. The videos come without masks, so these are pictures, of the first videos
+that are there.
+"""
+
+
+def real_videos(results: Path) -> list[str]:
+    """Return the pictures of real videos, if there are any."""
+    shown: list[str] = []
+    for path in sorted((results / VIDEOS.name).glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        picture = f"{results.name}/{VIDEOS.name}/{found['variant']}.png"
+        first, second = found["frames"]
+        what = (
+            f"{found['variant']}: {found['n']} videos ({found['licence']}), frames {first} and "
+            f"{second} of each"
+        )
+        shown += [f"{what}.", "", f"![{what}]({picture})", ""]
+    if not shown:
+        return []
+    command = code("python -m paper real-clevrer --root CLEVRER")
+    return ["### On real videos", *_VIDEOS.splitlines(), "", *command, *shown]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from paper.page.markdown import MISSING, as_printed, code, grid, minutes
 from paper.page.notes import COMMON, NOTES
-from paper.page.real_clevr import real_section
+from paper.page.real_clevr import real_section, real_videos
 from paper.recorded import current_command
 from paper.tables.definitions import TABLES as TRAINED
 from paper.tables.definitions import TrainedTable
@@ -39,6 +39,7 @@ def trained_section(name: str, results: Path) -> list[str]:
         *_measured(table, records),
         *_pictures(table, records, folder),
         *(real_section(results) if name == "Table 2" else []),
+        *(real_videos(results) if name == "Table 5" else []),
     ]
 
 

@@ -31,8 +31,13 @@ def write_samples(run: Run, evaluation: dict[str, Any], device: str, path: Path)
     for one in drawn:
         sheet.paste(one, (0, top))
         top += one.height
+    write_png(path, sheet)
+
+
+def write_png(path: Path, picture: Image.Image) -> None:
+    """Write a picture; its folder need not exist."""
     buffer = io.BytesIO()
-    sheet.save(buffer, format="PNG", optimize=True)
+    picture.save(buffer, format="PNG", optimize=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, buffer.getvalue())
 
