@@ -45,7 +45,8 @@ def real_section(results: Path) -> list[str]:
 _VIDEOS = """
 The same weights on real videos of CLEVRER, which they have never seen: they were trained on the
 procedural world alone. The videos come without masks, so these are pictures, of the first videos
-that are there.
+that are there. A row is a frame, its segments, and what each slot shows of it; slots that show the
+same, as those of the background do, are merged.
 """
 
 

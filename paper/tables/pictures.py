@@ -1,6 +1,7 @@
 """Pictures of a table: what the models make of test samples, and their learning curves."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,18 @@ def write_samples(run: Run, evaluation: dict[str, Any], device: str, path: Path)
     found = Found(run.folder, run, whole=True, row=None, evaluation=evaluation)
     painter = SamplePainter(found, device)
     drawn = [painter.draw(i, trace=False) for i in range(min(SAMPLES, painter.n))]
-    sheet = Image.new("RGB", (drawn[0].width, sum(one.height for one in drawn)), "white")
+    write_png(path, below(drawn))
+
+
+def below(pictures: Sequence[Image.Image], gap: int = 0) -> Image.Image:
+    """Put pictures below one another, on white."""
+    width = max(one.width for one in pictures)
+    sheet = Image.new("RGB", (width, sum(one.height + gap for one in pictures) - gap), "white")
     top = 0
-    for one in drawn:
+    for one in pictures:
         sheet.paste(one, (0, top))
-        top += one.height
-    write_png(path, sheet)
+        top += one.height + gap
+    return sheet
 
 
 def write_png(path: Path, picture: Image.Image) -> None:
