@@ -88,18 +88,20 @@ def test_small_matrices_with_masks(device: str) -> None:
     both(sinkhorn, device, {"cost": cost}, n_iters=20, through=("plan",), **masks)
 
 
-@pytest.mark.parametrize("op", [sinkhorn, mesh])
+@pytest.mark.parametrize(("op", "notes"), [(sinkhorn, True), (mesh, True), (mesh, False)])
 @pytest.mark.parametrize("n", [70, 65, 80])
 def test_rows_of_any_length_in_several_blocks(
-    device: str, op: Any, n: int, monkeypatch: pytest.MonkeyPatch
+    device: str, op: Any, notes: bool, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that are not a multiple of 16 are padded, whatever the address of the cost."""
+    """Rows that are not a multiple of 16 are padded, whatever the address of cost and noise."""
     blocks_of(32, monkeypatch)
+    monkeypatch.setattr("slotmesh.ops._triton.launch._notes_pay", lambda cut: notes)
     cost = randn(2 * 3 * n + 1, seed=n, dtype=F32)[1:].view(2, 3, n)
     # Short steps: longer ones multiply the rounding of the costs, which is not what this is about.
     options: dict[str, Any] = {}
     if op is mesh:
-        options = {"noise": 0.1 * cost.cos(), "potentials": "reuse", "lr": 1.0, "n_steps": 2}
+        noise = 0.1 * randn(2 * 3 * n + 1, seed=n + 1, dtype=F32)[1:].view(2, 3, n)
+        options = {"noise": noise, "potentials": "reuse", "lr": 1.0, "n_steps": 2}
     both(op, device, {"cost": cost}, n_iters=2, **options)
 
 

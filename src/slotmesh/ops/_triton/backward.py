@@ -23,11 +23,12 @@ from slotmesh.ops._triton.tile import (
     kernel_of_any_size,
     my_part,
     read,
+    read_matrix,
     read_row,
     shares,
     slot_masses,
     sum_of,
-    write,
+    write_matrix,
     write_row,
 )
 
@@ -160,7 +161,7 @@ def assemble(
 @triton.jit
 def finish(
     u, kappa, weight, offset, c, source, there, place, masses, record, flows, grad_plan, grad_v,
-    grad_changed, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
+    grad_changed, element, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
     SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of one Sinkhorn; returns those of its first u and the temperature."""
@@ -180,11 +181,11 @@ def finish(
             tau_acc += g * tile
         g *= -1.0 / temperature
         if SEEDED and C.grad_changed:
-            g += read(grad_changed, rows, cols, m, n, stop)
+            g += read_matrix(grad_changed, element, cols, place, C)
         if not SEEDED:
-            g += read(g_cost, rows, cols, m, n, stop)
+            g += read_matrix(g_cost, element, cols, place, C)
         g = clean(g, there, masses[1], cols, stop, C)
-        write(g_cost, g, rows, cols, m, n, stop)
+        write_matrix(g_cost, element, g, cols, place, C)
         if C.grad_marginals:
             has_log = mass >= SMALLEST
             grad_b = tl.where(has_log, log_b_grad / tl.where(has_log, mass, 1.0), 0.0)
@@ -238,8 +239,6 @@ def backward_kernel(
     if not C.resident:
         grad_plan = tl.multiple_of(grad_plan, 16)
     grad_v += element * n
-    grad_changed += area
-    g_cost += area
     g_b += element * n
 
     c = 0.0
@@ -268,8 +267,8 @@ def backward_kernel(
     tau_grad = tl.full((C.M,), 0.0, tl.float32)
     x, tau_grad, turn = finish(
         u, kappa, weight, offset, c, source, there, place, masses, record, flows, grad_plan, grad_v,
-        grad_changed, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
-        True, C,
+        grad_changed, element, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post,
+        turn, True, C,
     )  # fmt: skip
 
     if C.keep:
@@ -289,7 +288,7 @@ def backward_kernel(
             )  # fmt: skip
             x, tau_grad, turn = finish(
                 u, kappa, weight, offset, c, source, there, place, masses, record, flows,
-                grad_plan, grad_v, grad_changed, g_cost, g_b, tau_grad, n_iters, chunks,
+                grad_plan, grad_v, grad_changed, element, g_cost, g_b, tau_grad, n_iters, chunks,
                 temperature, scale, post, turn, False, C,
             )  # fmt: skip
 

@@ -15,6 +15,7 @@ import triton.language as tl
 from slotmesh.ops._triton.tile import (
     ABSENT,
     LEAST,
+    LEAST_MASS,
     LN2,
     LOG2E,
     TINIEST,
@@ -29,18 +30,26 @@ from slotmesh.ops._triton.tile import (
     max_of,
     my_part,
     read,
+    read_matrix,
     read_row,
+    recall,
     scale_slots,
     shares,
     slot_masses,
     sum_of,
     write,
+    write_matrix,
     write_row,
 )
 
 # A gradient shorter than this is not scaled up to length 1, as in slotmesh.ops._naive.
 SHORTEST = tl.constexpr(1e-12)
 EPSILON = tl.constexpr(2.0**-23)
+# Vectors over slots that wait in memory (see ``recall``): rows behind those of ``flows``.
+HELD, SPARE, MASS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+NEXT_U, NEXT_KAPPA = tl.constexpr(3), tl.constexpr(4)
+WEIGHT, MEAN = tl.constexpr(5), tl.constexpr(6)
+NOTES = tl.constexpr(7)
 
 
 @triton.jit
@@ -68,8 +77,8 @@ def cold_start(first, c, source, there, place, masses, chunks, scale, post, turn
 
 @triton.jit
 def iterate(
-    u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale, post, turn,
-    ENTROPY: tl.constexpr, C: tl.constexpr,
+    u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks, scale, post,
+    turn, ENTROPY: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Sinkhorn from the state (u, kappa).
 
@@ -77,7 +86,6 @@ def iterate(
     of r's summands times their logarithm.
     """
     rows, m, n, start, stop, pitch, edge = place
-    held, spare = slots
     last_u = u
     last_kappa = kappa
     inverse = kappa
@@ -102,10 +110,35 @@ def iterate(
         # Triton takes a mere name of what was there before the loop for unchanged.
         last_u = u + 0.0
         last_kappa = kappa + 0.0
+        held = recall(slots[0], notes, HELD, rows, m, LEAST_MASS, C)
+        spare = recall(slots[1], notes, SPARE, rows, m, 0.0, C)
         u, kappa, inverse = scale_slots(u, r, held, spare)
         write_row(record, 2 * n_iters + t, inverse, rows, m)
-    tl.debug_barrier()
     return last_u, last_kappa, u, kappa, inverse, h, turn
+
+
+@triton.jit
+def take_down(end, notes, place):
+    """Write the end of a Sinkhorn that is not in its record, for :func:`look_up`."""
+    rows, m = place[0], place[1]
+    next_u, next_kappa, weight, mean = end
+    write_row(notes, NEXT_U, next_u, rows, m)
+    write_row(notes, NEXT_KAPPA, next_kappa, rows, m)
+    write_row(notes, WEIGHT, weight, rows, m)
+    write_row(notes, MEAN, mean, rows, m)
+
+
+@triton.jit
+def look_up(end, record, notes, place, n_iters, C: tl.constexpr):
+    """The state before the last iteration, its 1/r, and weight and mean of its entropy."""
+    rows, m = place[0], place[1]
+    u, kappa, inverse, weight, mean = end
+    u = recall(u, record, n_iters - 1, rows, m, ABSENT, C)
+    kappa = recall(kappa, record, 2 * n_iters - 1, rows, m, 0.0, C)
+    inverse = recall(inverse, record, 3 * n_iters - 1, rows, m, 0.0, C)
+    weight = recall(weight, notes, WEIGHT, rows, m, 0.0, C)
+    mean = recall(mean, notes, MEAN, rows, m, 0.0, C)
+    return u, kappa, inverse, weight, mean
 
 
 @triton.jit
@@ -124,14 +157,15 @@ def slopes(z, w, flow, weight, mean, first, C: tl.constexpr):
 
 @triton.jit
 def walk_back(
-    u, kappa, weight, mean, c, source, there, place, masses, record, flows, n_iters, chunks, scale,
-    post, turn, C: tl.constexpr,
+    end, c, source, there, place, masses, record, flows, notes, n_iters, chunks, scale, post, turn,
+    C: tl.constexpr,
 ):  # fmt: skip
     """Reverse mode through the iterations down to the first: what flows into each u.
 
     ``flows`` gets, for each iteration but the last, the derivative with respect to u over r.
     """
     rows, m, n, start, stop, pitch, edge = place
+    u, kappa, inverse, weight, mean = look_up(end, record, notes, place, n_iters, C)
     flow = weight * 0.0
     for q in range(n_iters - 1):
         t = n_iters - 1 - q
@@ -154,15 +188,13 @@ def walk_back(
 
 
 @triton.jit
-def assemble(
-    tile, b, u, kappa, weight, mean, last_inverse, place, record, flows, n_iters, scale,
-    C: tl.constexpr,
-):  # fmt: skip
+def assemble(tile, b, end, place, record, flows, notes, n_iters, scale, C: tl.constexpr):
     """The derivative (M, N) of the entropy, from what flows into each u.
 
     Also the squares of its error bound, summed over slots (N,).
     """
     rows, m, n, start, stop, pitch, edge = place
+    u, kappa, inverse, weight, mean = look_up(end, record, notes, place, n_iters, C)
     g = tl.full((C.M, C.N), 0.0, tl.float32)
     off = tl.full((C.N,), 0.0, tl.float32)
     flow = weight * 0.0
@@ -173,9 +205,13 @@ def assemble(
             kappa = read_row(record, n_iters + t, rows, m, 0.0)
             flow = read_row(flows, t + 1, rows, m, 0.0)
         z, e, s, w, top = shares(tile, scale, u, kappa, b)
-        slope = slopes(z, w, flow, weight, mean, q == 0, C)
+        slope = tl.broadcast_to(flow[:, None], (C.M, C.N))
         if q == 0:
-            bound = uncertainty(tile, z, e, w, u, weight, mean, last_inverse, scale)
+            centred = z + log_or_zero(w)[None, :] - mean[:, None]
+            slope = weight[:, None] * centred
+            share = e * w[None, :]
+            size = tl.abs(tile * scale) + tl.abs(u)[:, None] + tl.abs(centred) + LOG2E
+            bound = share * weight[:, None] * (1.0 - share * inverse[:, None]) * size
             off = sum_of(bound * bound, 0)
         y = w * sum_of(e * slope, 0)
         d = e * (slope * w[None, :] - kappa[:, None] * (y / s)[None, :])
@@ -184,18 +220,9 @@ def assemble(
 
 
 @triton.jit
-def uncertainty(tile, z, e, w, u, weight, mean, inverse, scale):
-    """Error bound of the derivative (M, N) over epsilon, as in slotmesh.ops._naive."""
-    share = e * w[None, :]
-    size = tl.abs(tile * scale) + tl.abs(u)[:, None]
-    size += tl.abs(z + log_or_zero(w)[None, :] - mean[:, None])
-    return share * weight[:, None] * (1.0 - share * inverse[:, None]) * (size + LOG2E)
-
-
-@triton.jit
 def step_down(
-    u, kappa, weight, mean, inverse, c, source, there, place, masses, record, flows, slope, history,
-    n_iters, chunks, scale, length, post, turn, C: tl.constexpr,
+    end, c, source, there, place, masses, record, flows, notes, slope, history, n_iters, chunks,
+    scale, length, post, turn, C: tl.constexpr,
 ):  # fmt: skip
     """Take a step of the given length down the entropy; returns the resident block.
 
@@ -204,9 +231,7 @@ def step_down(
     rows, m, n, start, stop, pitch, edge = place
     if C.resident:
         same, cols, input_mass, b = block(0, c, source, there, place, masses, C)
-        g, off = assemble(
-            c, b, u, kappa, weight, mean, inverse, place, record, flows, n_iters, scale, C
-        )
+        g, off = assemble(c, b, end, place, record, flows, notes, n_iters, scale, C)
         acc = sum_of(g * g, 0)
         off_acc = off
     else:
@@ -214,9 +239,7 @@ def step_down(
         off_acc = tl.full((C.N,), 0.0, tl.float32)
         for k in range(chunks):
             tile, cols, input_mass, b = block(k, c, source, there, place, masses, C)
-            d, off = assemble(
-                tile, b, u, kappa, weight, mean, inverse, place, record, flows, n_iters, scale, C
-            )
+            d, off = assemble(tile, b, end, place, record, flows, notes, n_iters, scale, C)
             off_acc += off
             acc += sum_of(d * d, 0)
             write(slope, d, rows, cols, m, pitch, edge)
@@ -248,14 +271,13 @@ def step_down(
 
 
 @triton.jit
-def first_block(k, cost, noise, sigma, there, input_mask, place, C: tl.constexpr):
+def first_block(k, cost, noise, sigma, element, there, input_mask, place, C: tl.constexpr):
     """The k-th block of the given costs with noise, and zeros for padding."""
-    rows, m, n, start, stop, pitch, edge = place
     cols = columns(k, place, C)
-    tile = read(cost, rows, cols, m, n, stop)
+    tile = read_matrix(cost, element, cols, place, C)
     if C.noise:
-        tile += sigma * read(noise, rows, cols, m, n, stop)
-    return clean(tile, there, input_mask, cols, stop, C)
+        tile += sigma * read_matrix(noise, element, cols, place, C)
+    return clean(tile, there, input_mask, cols, place[4], C)
 
 
 @kernel_of_any_size
@@ -269,7 +291,6 @@ def forward_kernel(
     """Costs (batch, m, n) to plan, potentials, error, adjusted costs, and the trace."""
     element, place, post = my_part(mail, m, n, sixteenths, pitch_sixteenths, C)
     rows, m, n, start, stop, pitch, edge = place
-    area = element * m * n
     wide = element * m * pitch
     turn = start * 0
     if C.resident:
@@ -294,21 +315,16 @@ def forward_kernel(
     if C.init:
         first = tl.load(init + element * m + rows, mask=rows < m, other=0.0)
 
-    noise += area
-    changed += area
     source = tl.multiple_of(cost + wide, 16)
     if C.mesh:
         source = tl.multiple_of(work + wide, 16)
-        cost += area
-    elif C.resident:
-        cost += area
     c = 0.0
     if C.resident:
-        c = first_block(0, cost, noise, sigma, there, input_mask, place, C)
+        c = first_block(0, cost, noise, sigma, element, there, input_mask, place, C)
     elif C.mesh:
         for k in range(chunks):
             cols = columns(k, place, C)
-            tile = first_block(k, cost, noise, sigma, there, input_mask, place, C)
+            tile = first_block(k, cost, noise, sigma, element, there, input_mask, place, C)
             write(source, tile, rows, cols, m, pitch, edge)
         tl.debug_barrier()
 
@@ -317,27 +333,39 @@ def forward_kernel(
     )
     size = 3 * n_iters * m
     record = trace + element * size
-    flows += element * n_iters * m
+    flows += element * (n_iters + NOTES) * m
+    notes = flows + n_iters * m
+    if C.notes:
+        write_row(notes, HELD, held, rows, m)
+        write_row(notes, SPARE, spare, rows, m)
+        write_row(notes, MASS, mass, rows, m)
+        tl.debug_barrier()
     slope = tl.multiple_of(slope + wide, 16)
-    history += area
+    history += element * m * n
     inverse = mass
     if C.mesh:
         # The last round is the Sinkhorn of the result.
         for step in range(n_steps + 1):
             u, kappa, next_u, next_kappa, inverse, h, turn = iterate(
-                u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale,
-                post, turn, True, C,
+                u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks,
+                scale, post, turn, True, C,
             )  # fmt: skip
+            # The threads need what others wrote.
+            tl.debug_barrier()
             if step < n_steps:
-                weight = -LN2 * mass * inverse
+                weight = -LN2 * recall(mass, notes, MASS, rows, m, 0.0, C) * inverse
                 mean = h * inverse
+                end = (u, kappa, inverse, weight, mean)
+                if C.notes:
+                    take_down((next_u, next_kappa, weight, mean), notes, place)
+                    tl.debug_barrier()
                 turn = walk_back(
-                    u, kappa, weight, mean, c, source, there, place, masses, record, flows,
-                    n_iters, chunks, scale, post, turn, C,
+                    end, c, source, there, place, masses, record, flows, notes, n_iters, chunks,
+                    scale, post, turn, C,
                 )  # fmt: skip
                 c, turn = step_down(
-                    u, kappa, weight, mean, inverse, c, source, there, place, masses, record, flows,
-                    slope, history, n_iters, chunks, scale, length, post, turn, C,
+                    end, c, source, there, place, masses, record, flows, notes, slope, history,
+                    n_iters, chunks, scale, length, post, turn, C,
                 )  # fmt: skip
                 if C.keep:
                     record += batch.to(tl.int64) * size
@@ -347,17 +375,21 @@ def forward_kernel(
                         first, c, source, there, place, masses, chunks, scale, post, turn, C
                     )
                 else:
-                    u, kappa = next_u, next_kappa
+                    u = recall(next_u, notes, NEXT_U, rows, m, ABSENT, C)
+                    kappa = recall(next_kappa, notes, NEXT_KAPPA, rows, m, 0.0, C)
     else:
         u, kappa, next_u, next_kappa, inverse, h, turn = iterate(
-            u, kappa, c, source, there, place, masses, slots, record, n_iters, chunks, scale,
+            u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks, scale,
             post, turn, False, C,
         )  # fmt: skip
 
+    mass = recall(mass, notes, MASS, rows, m, 0.0, C)
+    u = recall(u, record, n_iters - 1, rows, m, ABSENT, C)
+    kappa = recall(kappa, record, 2 * n_iters - 1, rows, m, 0.0, C)
+    inverse = recall(inverse, record, 3 * n_iters - 1, rows, m, 1.0, C)
     weight = mass * inverse
     row_sums = tl.full((C.M, C.N), 0.0, tl.float32)
     misplaced = tl.full((C.N,), 0.0, tl.float32)
-    plan += area
     v_out += element * n
     for k in range(chunks):
         tile, cols, input_mass, counted = block(k, c, source, there, place, masses, C)
@@ -365,14 +397,14 @@ def forward_kernel(
         p = e * (w[None, :] * weight[:, None])
         row_sums += p
         misplaced += tl.abs(sum_of(p, 0) - input_mass)
-        write(plan, p, rows, cols, m, n, stop)
+        write_matrix(plan, element, p, cols, place, C)
         v = tl.where(counted > 0, LN2 * (log_or_zero(counted) - tl.log2(s) - top), -float("inf"))
         tl.store(v_out + cols, v, mask=cols < stop)
         if C.mesh:
             if C.resident:
-                write(changed, c, rows, cols, m, n, stop)
+                write_matrix(changed, element, c, cols, place, C)
             elif pitch != n:
-                write(changed, tile, rows, cols, m, n, stop)
+                write_matrix(changed, element, tile, cols, place, C)
     nothing = tl.full((C.M,), 0.0, tl.float32)
     sums, wrong, turn = exchange_pair(
         sum_of(row_sums, 1), sum_of(misplaced, 0) + nothing, post, turn, C

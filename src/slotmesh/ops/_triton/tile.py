@@ -131,6 +131,32 @@ def write(base, value, rows, cols, m, n, stop):
 
 
 @triton.jit
+def read_matrix(base, element, cols, place, C: tl.constexpr):
+    """A block of a matrix whose rows have n numbers: several at once if they are aligned."""
+    rows, m, n, start, stop, pitch, edge = place
+    if C.resident:
+        return read(base + element * m * n, rows, cols, m, n, stop)
+    if n == pitch:
+        x = read(tl.multiple_of(base + element * m * pitch, 16), rows, cols, m, pitch, edge)
+    else:
+        x = read(base + element * m * n, rows, cols, m, n, stop)
+    return x
+
+
+@triton.jit
+def write_matrix(base, element, value, cols, place, C: tl.constexpr):
+    """Store a block into a matrix whose rows have n numbers: several at once if aligned."""
+    rows, m, n, start, stop, pitch, edge = place
+    if C.resident:
+        write(base + element * m * n, value, rows, cols, m, n, stop)
+    elif n == pitch:
+        aligned = tl.multiple_of(base + element * m * pitch, 16)
+        write(aligned, value, rows, cols, m, pitch, edge)
+    else:
+        write(base + element * m * n, value, rows, cols, m, n, stop)
+
+
+@triton.jit
 def read_row(base, index, rows, m, other):
     """Row ``index`` of a matrix (., m) as (M,)."""
     return tl.load(base + index * m + rows, mask=rows < m, other=other)
@@ -143,6 +169,19 @@ def write_row(base, index, value, rows, m):
 
 
 @triton.jit
+def recall(x, base, index, rows, m, other, C: tl.constexpr):
+    """A vector x over slots that is also row ``index`` of a matrix (., m).
+
+    Threads hold all slots of their inputs, so each has a whole copy of such a vector. MESH has too
+    many of them for the registers: with ``C.notes``, those that are not needed while costs are read
+    wait in memory.
+    """
+    if C.notes:
+        x = read_row(base, index, rows, m, other)
+    return x
+
+
+@triton.jit
 def my_part(mail, m, n, sixteenths, pitch_sixteenths, C: tl.constexpr):
     """The batch element and the inputs that this program works on.
 
@@ -151,9 +190,6 @@ def my_part(mail, m, n, sixteenths, pitch_sixteenths, C: tl.constexpr):
     addresses are aligned too.
     """
     number = tl.program_id(0)
-    if C.split > 1:
-        # With 32 bits the compiler keeps more in registers than there are.
-        number = number.to(tl.int64)
     element = (number // C.split).to(tl.int64)
     part = number % C.split
     width = sixteenths * 16
