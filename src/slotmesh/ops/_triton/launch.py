@@ -127,11 +127,7 @@ class Launch(NamedTuple):
 
 
 def _notes_pay(cut: Cut) -> bool:
-    """Whether vectors of MESH should wait in memory (see ``tile.recall``).
-
-    On an H200 that saved 4 % of the time with 6 slots and 12 % with 10 slots in one program, but
-    cost 5 % with 11 slots in two.
-    """
+    """Whether vectors of MESH should wait in memory (see ``tile.recall``): timed, not derived."""
     return cut.M <= 8 or cut.split == 1
 
 
