@@ -135,20 +135,22 @@ class ClevrProperties(Experiment):
         return replace(
             paper,
             preset="quick",
-            steps=2400,
-            val_every=600,
-            save_every=600,
+            steps=1600,
+            val_every=400,
+            save_every=400,
             log_every=20,
             data=replace(
                 paper.data,
                 batch_size=16,
-                train_size=4096,
+                train_size=2048,
                 val_size=128,
                 test_size=256,
                 easy=True,
                 size=48,
             ),
-            model=PredictorModel(n_slots=4, channels=32, slot_dim=64, mlp_dim=128),
+            model=PredictorModel(
+                n_slots=3, channels=32, slot_dim=64, mlp_dim=128, he_init=True
+            ),
             transport=quick_transport(paper.transport, 1.25),
             optim=Optim(lr=1e-3, warmup_part=0.05, cosine=True, clip=1.0),
         )
