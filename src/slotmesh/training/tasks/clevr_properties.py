@@ -148,9 +148,7 @@ class ClevrProperties(Experiment):
                 easy=True,
                 size=48,
             ),
-            model=PredictorModel(
-                n_slots=3, channels=32, slot_dim=64, mlp_dim=128, he_init=True
-            ),
+            model=PredictorModel(n_slots=3, channels=32, slot_dim=64, mlp_dim=128, he_init=True),
             transport=quick_transport(paper.transport, 1.25),
             optim=Optim(lr=1e-3, warmup_part=0.05, cosine=True, clip=1.0),
         )
