@@ -61,7 +61,7 @@ def test_a_quick_run_beats_the_blind_model(task: str, seed: int) -> None:
         assert mine["fg_ari"] < blind["fg_ari"]
     else:
         assert mine["fg_ari"] > blind["fg_ari"] + 0.1
-        assert mine["fg_miou"] > blind["fg_miou"]
+        assert mine["fg_miou"] > 1.5 * blind["fg_miou"]
 
 
 @pytest.mark.parametrize(("task", "seed"), RUNS)

@@ -122,7 +122,7 @@ def test_one_object_of_a_video_moves() -> None:
     assert (moves.sum(1) == 1).all()
     assert path.position.shape[:2] == (200, 2)
     names = names_of(CLEVR_COLOURS, start.colour[start.real])
-    assert names == {"red", "blue", "green", "purple"}
+    assert names == {"red", "blue", "green", "yellow"}
 
 
 def test_the_view_of_a_video_is_nearer() -> None:
@@ -156,12 +156,11 @@ def test_sprites_are_large_bright_and_apart(size: int) -> None:
     assert float((nearest > 0.45).float().mean()) < 0.02
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", ["multi-dsprites", "clevr", "clevrtex"])
 def test_brightness_tells_every_object_from_the_ground(name: str) -> None:
     sample = world_of(name).sample(range(32))
-    grey, mask = (x.flatten(0, -3) for x in (sample.image.float().mean(-3), sample.mask))
-    sign = 1 if name in ("multi-dsprites", "clevrtex") else -1
-    for picture, regions in zip(grey, mask, strict=True):
+    sign = -1 if name == "clevr" else 1
+    for picture, regions in zip(sample.image.float().mean(1), sample.mask, strict=True):
         ground = picture[regions == 0].mean()
         for which in set(regions.unique().tolist()) - {0}:
             assert sign * (picture[regions == which].mean() - ground) > 10

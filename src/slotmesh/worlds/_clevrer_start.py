@@ -37,8 +37,8 @@ WAY = 5.2
 # Of the easy world: three or four objects, mostly at rest, each with a colour of its own.
 EASY_BODIES = ((3, 0.5), (4, 0.5))
 EASY_MOVERS = ((1, 1.0),)
-EASY_COLOURS = (1, 2, 3, 5)
-"""Red, blue, green and purple, which are all darker than the ground."""
+EASY_COLOURS = (1, 2, 3, 7)
+"""Red, blue, green and yellow."""
 # Least distance between centres at the start.
 _APART = 0.7
 _TRIES = 24

@@ -59,9 +59,8 @@ class Clevrer(World):
         size: Height and width of the images in pixels; the whole 480x320 view is squashed to a
             square, as in the authors' code.
         easy: Three or four objects (``max_objects`` is 4) of rubber, of which one moves, each with
-            a colour of its own: red, blue, green or purple, which are all darker than the ground;
-            and the middle 320x214 pixels of the view, so that they look larger. A small model
-            learns to follow them in minutes.
+            a colour of its own: red, blue, green or yellow; and the middle 320x214 pixels of the
+            view, so that they look larger. A small model learns to follow them in minutes.
         frames: Which of the 128 frames to render, in ascending order.
         compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 

@@ -49,7 +49,7 @@ class VideoDiscovery(Discovery):
     max_objects = 14
     data = ImageData(train_size=9998, test_size=5000)
     model = ImageModel(n_slots=8)
-    quick = (1600, 1024)
+    quick = (2000, 1024)
     easy = ImageModel(n_slots=5, channels=16, slot_dim=32, mlp_dim=64, he_init=True)
     frames: ClassVar[tuple[int, int]]
     """Of a video of 128."""
