@@ -124,8 +124,8 @@ def test_every_setting_that_is_a_number_is_checked() -> None:
 
 def test_the_easy_world_has_other_limits() -> None:
     easy = tiny("clevr-properties", "SA", Path("run"), data__easy=True)
-    change(easy, model__n_slots=4).check()
-    refused(change(easy, model__n_slots=3), r"^--model.n-slots is 3, expected at least 4")
+    change(easy, model__n_slots=3).check()
+    refused(change(easy, model__n_slots=2), r"^--model.n-slots is 2, expected at least 3")
     refused(
         change(easy, data__root=Path()), r"^--data.easy is for the procedural world, but --data"
     )

@@ -57,7 +57,10 @@ class ImageData(Data):
     """Take an incomplete copy of the dataset as it is; a test is on the split that is there."""
     easy: bool = False
     """The easy version of the procedural world: a few large objects in clear colours, which a small
-    model learns in minutes. Its results are not those of the paper's tables."""
+    model learns in minutes. Its results are not those of the paper's tables. Multi-dSprites: three
+    sprites, cyan, magenta and yellow, on black. CLEVR: two or three objects, large and of rubber,
+    red, blue or green. ClevrTex: two or three, large, of four bright materials, on ebony. CLEVRER:
+    three or four of rubber, red, blue, green or yellow, of which one moves, seen from nearer."""
     size: int = 64
     """Width and height of the images."""
     workers: int = 2

@@ -43,7 +43,7 @@ class Tabletop(World):
     """Those that the easy world is limited to."""
     easy_mark: ClassVar[str]
     """The column in which no two objects of an easy scene are alike."""
-    easy_objects: ClassVar[int] = 4
+    easy_objects: ClassVar[int] = 3
     """Objects in a scene of the easy world, at most."""
     extents: tuple[float, ...]
     """Radii used for distances, by the column ``size``."""

@@ -57,8 +57,9 @@ class Clevr(Tabletop):
         seed: Each seed is a different dataset.
         device: Where samples are computed.
         size: Height and width of the images in pixels.
-        easy: Two to four objects (``max_objects`` is 4), all large and of rubber, each with a
-            colour of its own: red, blue, green or yellow. A small model learns them in minutes.
+        easy: Two or three objects (``max_objects`` is 3), all large and of rubber, each with a
+            colour of its own: red, blue or green, which are all darker than the ground. A small
+            model learns them in minutes.
         compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Example:
@@ -77,7 +78,7 @@ class Clevr(Tabletop):
     }
     easy_kinds: ClassVar = {
         "size": ("large",),
-        "color": ("red", "blue", "green", "yellow"),
+        "color": ("red", "blue", "green"),
         "material": ("rubber",),
     }
     easy_mark = "color"

@@ -19,7 +19,7 @@ the square root of 2."""
 CLEVRTEX_MATERIALS = tuple(t.name for t in TEXTURES)
 """Names of the columns ``material`` and ``ground``, in order."""
 
-_EASY_GROUNDS = ("concrete",)
+_EASY_GROUNDS = ("ebony",)
 _FOCAL, _WIDTH, _HEIGHT, _CROP = 350.0, 320.0, 240.0, 192.0
 _WHOLE = Lens.of(_FOCAL, _WIDTH, _HEIGHT)
 
@@ -46,7 +46,8 @@ class ClevrTex(Tabletop):
         device: Where samples are computed.
         size: Height and width of the images in pixels.
         easy: Two or three objects (``max_objects`` is 3), all large, each with a material of its
-            own out of four that are bright, on concrete. Made for short runs of small models.
+            own out of four bright ones (bubbles, cracked ice, dunes, turquoise), on dark ebony.
+            Made for short runs of small models: brightness alone tells objects from the ground.
         compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
 
     Example:
@@ -63,9 +64,8 @@ class ClevrTex(Tabletop):
     }
     easy_kinds: ClassVar = {
         "size": ("large",),
-        "material": ("ladybird", "blue tiles", "honeycomb", "grass"),
+        "material": ("bubbles", "cracked ice", "dunes", "turquoise"),
     }
-    easy_objects = 3
     easy_mark = "material"
     classes: ClassVar = {**kinds, "ground": CLEVRTEX_MATERIALS}
     extents = (0.4, 0.6, 0.9)

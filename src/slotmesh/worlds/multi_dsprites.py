@@ -18,8 +18,13 @@ from slotmesh.worlds.world import World
 _ROUNDS = 16
 # Positions (x, y) that never hide a sprite: the corners, and the middle.
 _APART = ((0, 0), (31, 31), (31, 0), (0, 31), (15, 16))
-# Of the easy world: sprites per scene at most, the least index of their scale, and their hues.
-_EASY_OBJECTS, _EASY_SCALE, _EASY_HUES = 3, 4, 3
+# Of the easy world: sprites per scene, the indices of their scales, and their hues: cyan, magenta
+# and yellow. On black any two of these have a channel in common, so that a model can learn where
+# sprites are before it knows their colours.
+_EASY_OBJECTS, _EASY_SCALES, _EASY_HUES = 3, (3, 4), (1 / 2, 5 / 6, 1 / 6)
+# Least distance of their centres in steps of the position, which are 1/62 of the picture wide, and
+# how often a scene is placed before its sprites are put into corners: about one in a thousand.
+_EASY_GAP, _EASY_TRIES = 17, 64
 
 
 class MultiDSprites(World):
@@ -43,10 +48,10 @@ class MultiDSprites(World):
         device: Where samples are computed.
         size: Height and width of the images in pixels; the outlines scale with it.
         min_visible: Least visible pixels per sprite, up to ``size**2 / 100``; default 16 at 64x64,
-            scaled with the area. Of the easy world up to ``size**2 / 32``, which is the default.
-        easy: Two or three sprites (``max_objects`` is 3) of the two largest scales on black, each
-            with a colour of its own: pure red, green or blue, and about half of it visible or more.
-            Made for short runs of small models.
+            scaled with the area. Of the easy world up to ``size**2 / 64``, which is the default.
+        easy: Three sprites (``max_objects`` is 3) of scale 0.8 or 0.9 on black: one cyan, one
+            magenta, one yellow. Their centres are at least 27% of the picture's width apart, so
+            that they hardly overlap. Made for short runs of small models.
 
     Example:
         >>> from slotmesh.worlds import MultiDSprites
@@ -77,7 +82,7 @@ class MultiDSprites(World):
         super().__init__(seed=seed, device=device)
         if size < 16 or size > 1024:
             raise ValueError(f"MultiDSprites: size is {size}, expected 16 to 1024 pixels.")
-        part, default = (32, 32) if easy else (100, 256)
+        part, default = (64, 64) if easy else (100, 256)
         min_visible = size * size // default if min_visible is None else min_visible
         most = size * size // part
         if not 1 <= min_visible <= most:
@@ -127,14 +132,15 @@ class MultiDSprites(World):
     def _factors(self, index: Tensor) -> dict[str, Tensor]:
         """All factors of the sprites but their positions and colours, as indices."""
         n, table = len(index), (self.max_objects,)
-        count = 2 + integers(self.seed, index, "count", self.max_objects - 1)
-        least = _EASY_SCALE if self.easy else 0
-        scale = integers(self.seed, index, "scale", len(sprite.SCALES) - least, table)
+        fewest = _EASY_OBJECTS if self.easy else 2
+        count = fewest + integers(self.seed, index, "count", self.max_objects - fewest + 1)
+        scales = _EASY_SCALES if self.easy else range(len(sprite.SCALES))
+        scale = integers(self.seed, index, "scale", len(scales), table)
         number = torch.arange(self.max_objects, device=index.device).expand(n, -1)
         return {
             "present": number < count[:, None],
             "shape": integers(self.seed, index, "shape", len(sprite.SHAPES), table),
-            "scale": least + scale,
+            "scale": scales[0] + scale,
             "orientation": integers(self.seed, index, "orientation", sprite.N_ORIENTATIONS, table),
         }
 
@@ -142,8 +148,9 @@ class MultiDSprites(World):
         """RGB of the sprites: uint8 ``(batch, objects, 3)``."""
         if not self.easy:
             return _rgb(uniform(self.seed, index, "hsv", (self.max_objects, 3)))
-        hue = distinct(self.seed, index, "hue", _EASY_HUES)[:, : self.max_objects, None]
-        return _rgb(nn.functional.pad(hue.to(torch.float64) / _EASY_HUES, (0, 2), value=1.0))
+        hues = torch.tensor(_EASY_HUES, dtype=torch.float64, device=index.device)
+        hue = hues[distinct(self.seed, index, "hue", len(_EASY_HUES))][..., None]
+        return _rgb(nn.functional.pad(hue, (0, 2), value=1.0))
 
     def _place(self, index: Tensor, factors: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Positions x and y, and the visible pixels ``(batch, objects, size, words)``.
@@ -164,12 +171,20 @@ class MultiDSprites(World):
         return x, y, seen
 
     def _draw_places(self, index: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        apart = torch.tensor(_APART[: self.max_objects], device=index.device)
+        apart = apart.expand(len(index), -1, -1)
         if step == _ROUNDS:
-            apart = torch.tensor(_APART[: self.max_objects], device=index.device)
-            apart = apart.expand(len(index), -1, -1)
             return apart[..., 0].clone(), apart[..., 1].clone()
         shape = (self.max_objects, 2)
         place = integers(self.seed, index, f"place {step}", sprite.N_POSITIONS, shape)
+        if self.easy:
+            left = _crowded(place)
+            for attempt in range(_EASY_TRIES):
+                name = f"place {step} {attempt}"
+                again = integers(self.seed, index[left], name, sprite.N_POSITIONS, shape)
+                place[left] = again
+                left = left[_crowded(again)]
+            place[left] = apart[left]
         return place[..., 0].clone(), place[..., 1].clone()
 
     def _see(self, factors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -197,6 +212,13 @@ class MultiDSprites(World):
 def _count(seen: Tensor) -> Tensor:
     """Pixels of each sprite, int64 ``(batch, objects)``."""
     return sprite.popcount(seen).sum((-2, -1))
+
+
+def _crowded(place: Tensor) -> Tensor:
+    """Scenes of the easy world in which two of the places ``(batch, objects, 2)`` are too near."""
+    first, second = torch.combinations(torch.arange(place.shape[1], device=place.device)).T
+    away = place[:, first] - place[:, second]
+    return ((away * away).sum(-1) < _EASY_GAP * _EASY_GAP).any(1).nonzero().squeeze(1)
 
 
 def _fraction(number: Tensor, n: int, most: float) -> Tensor:
