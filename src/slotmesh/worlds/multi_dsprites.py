@@ -180,6 +180,8 @@ class MultiDSprites(World):
         if self.easy:
             left = _crowded(place)
             for attempt in range(_EASY_TRIES):
+                if len(left) == 0:
+                    break
                 name = f"place {step} {attempt}"
                 again = integers(self.seed, index[left], name, sprite.N_POSITIONS, shape)
                 place[left] = again
