@@ -210,7 +210,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     work = slope = flows = cost
     if mesh:
         assert changed is not None
-        flows = cost.new_empty((batch, n_iters + _forward.NOTES.value, m), dtype=torch.float32)
+        flows = cost.new_empty((batch, n_iters + _kernels[0].NOTES.value, m), dtype=torch.float32)
         if not case.resident:
             cost, noise = _aligned(cost), None if noise is None else _aligned(noise)
             rows = (batch, m, how.pitch)
