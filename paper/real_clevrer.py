@@ -23,7 +23,7 @@ MERGE = 0.05
 
 @dataclass(frozen=True)
 class RealClevrer:
-    """Show what the models of Table 5, trained on the world, make of real videos of CLEVRER."""
+    """Show what the models of Table 5, trained on the world, make of real videos."""
 
     root: Path
     """Folder of the dataset; an incomplete copy of training and validation videos is enough."""
