@@ -143,6 +143,23 @@ def test_without_a_hash_the_sums_are_checked(
     campaign.count("checkpoints without a hash: nothing that counts was damaged", n - refused)
 
 
+def test_a_part_that_is_marked_as_a_folder_is_damage(
+    made: tuple[Settings, dict[str, bytes]], tmp_path: Path
+) -> None:
+    """Without a hash: the sums are right, but torch would read nothing."""
+    path = tmp_path / "x.ckpt"
+    path.write_bytes(made[1]["last"])
+    buffer = io.BytesIO()
+    torch.save(load_checkpoint(path), buffer)
+    damaged = bytearray(buffer.getvalue())
+    # The attributes of the last part with weights, in the list of all parts.
+    entry = damaged.rindex(b"PK\1\2", 0, damaged.rindex(b"/data/"))
+    damaged[entry + 38] ^= 0x10
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedError, match="is marked as a folder"):
+        load_checkpoint(path)
+
+
 def resumed(made: tuple[Settings, dict[str, bytes]], folder: Path, **files: bytes | None) -> str:
     """Resume a copy of the run with other checkpoints; what was said."""
     settings = made[0].__class__(**{**vars(made[0]), "out": folder})

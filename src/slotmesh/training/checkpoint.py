@@ -25,6 +25,8 @@ _END, _END_SIZE = b"PK\x05\x06", 22
 # object, in microseconds: this limits what a file can cost before it is refused.
 _MOST_PICKLE = 16 << 10
 _BLOCK = 1 << 20
+# The bit of a part's attributes that says that it is a folder.
+_FOLDER = 0x10
 
 
 class DamagedError(ValueError):
@@ -176,6 +178,10 @@ def _check_archive(path: Path, file: BinaryIO) -> None:
             broken = archive.testzip() if fits else None
     except Exception as error:  # zipfile raises more than it documents
         raise _damaged(path, str(error)) from error
+    # Of a part that is marked as a folder, torch reads nothing and takes what was in memory.
+    folders = [part.filename for part in parts if part.external_attr & _FOLDER]
+    if folders:
+        raise _damaged(path, f"{folders[0]} is marked as a folder")
     if not fits:
         raise _refused(path, "It is compressed, which torch.save does not do.")
     if sum(pickles) > _MOST_PICKLE * len(parts):
