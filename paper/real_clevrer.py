@@ -14,6 +14,7 @@ from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.readers import ClevrerReader
 from slotmesh.training.places import place_of
+from slotmesh.training.settings import at_least
 
 DATASET = {"dataset": "CLEVRER", "licence": "CC0"}
 FOLDER = Path("results/real-clevrer")
@@ -51,6 +52,7 @@ def run_real_videos(settings: RealClevrer, console: Console | None = None) -> li
         ValueError: If weights or videos are missing, or the weights were trained on real videos.
     """
     console = Console() if console is None else console
+    at_least("n", settings.n, 1)
     runs = weights_from_the_world(settings.task, settings.variants, settings.checkpoints)
     device = place_of(settings.device)
     made: list[dict[str, Any]] = []
@@ -76,7 +78,8 @@ def run_real_videos(settings: RealClevrer, console: Console | None = None) -> li
             "n": n,
             "frames": list(task.frames),
             "merge": MERGE,
-            "command": f"python -m paper real-clevrer --root CLEVRER --variants {variant}",
+            "command": f"python -m paper real-clevrer --root CLEVRER --task {settings.task} "
+            f"--variants {variant}",
             "environment": environment(device),
         }
         write_png(settings.out / f"{variant}.png", below(pictures, gap=12))

@@ -60,6 +60,8 @@ def test_pictures_of_real_videos(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_task_or_none_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--n is 0, expected at least 1"):
+        run_real_videos(asked(tmp_path, n=0), Console(quiet=True))
     with pytest.raises(ValueError, match="clevrer-s-sa is not a run"):
         run_real_videos(asked(tmp_path), Console(quiet=True))
     weights(tmp_path, "SA")
