@@ -17,6 +17,7 @@ over slots needs no logarithms: the exponent of ``a / r`` goes to u, its mantiss
 
 import inspect
 
+import torch
 import triton
 import triton.language as tl
 
@@ -33,10 +34,8 @@ LEAST = tl.constexpr(-40.0)
 LEAST_MASS = tl.constexpr(2.0**-40)
 # The sum of a row of shares is at least this; a mass over it is still finite.
 TINIEST = tl.constexpr(1e-30)
-# Words of an exchange that every program reads, and the most slots whose words are polled by atomic
-# operations.
+# Words of an exchange that every program reads.
 AT_ONCE = tl.constexpr(4096)
-MOST_POLLED = tl.constexpr(64)
 
 
 def kernel_of_any_size(function):
@@ -377,20 +376,74 @@ def send(to, x, stamp):
     tl.atomic_xchg(to, x.to(tl.uint32, bitcast=True).to(tl.int64) | (stamp << 32), sem="relaxed")
 
 
+def _spin(count):
+    """Code (PTX) that waits until ``count`` words have their stamps, and its registers.
+
+    Labels end with their block, so the code can occur any number of times.
+    """
+    got, words, stamps, first = ([f"${count * k + i}" for i in range(count)] for k in range(4))
+    lines = [f"mov.b64 {x}, {y};" for x, y in zip(got, first, strict=True)]
+    lines += ["check:", "mov.b64 wrong, 0;"]
+    for x, stamp in zip(got, stamps, strict=True):
+        lines += [f"shr.u64 found, {x}, 32;", f"xor.b64 found, found, {stamp};"]
+        lines += ["or.b64 wrong, wrong, found;"]
+    lines += ["setp.eq.u64 all, wrong, 0;", "@all bra done;"]
+    lines += [f"ld.relaxed.gpu.global.b64 {x}, [{y}];" for x, y in zip(got, words, strict=True)]
+    lines += ["bra check;", "done:"]
+    head = ["{", ".reg .pred all;", ".reg .b64 found, wrong;"]
+    registers = ",".join(["=&l"] * count + ["l"] * (3 * count))
+    return tl.constexpr("\n".join([*head, *lines, "}"])), tl.constexpr(registers)
+
+
+# Only NVIDIA's GPUs know that code, and Triton's interpreter does not.
+SPINS = tl.constexpr(torch.version.cuda is not None and isinstance(_add, triton.JITFunction))
+SPIN, SPIN_REGISTERS = _spin(1)
+SPIN_4, SPIN_4_REGISTERS = _spin(4)
+# As many words as give every thread of a program four, and so a multiple of four.
+ENOUGH_FOR_4 = tl.constexpr(4 * 32 * 8)
+
+
 @triton.jit
 def received(words, stamp, C: tl.constexpr):
-    """The numbers in words, once all of them have this stamp."""
-    if C.M > MOST_POLLED:
-        # Of many words, loads take less time than atomic operations.
-        got = tl.load(words, volatile=True)
+    """The numbers in words, once all of them have this stamp.
+
+    Each thread waits for its own words: threads that asked each other whether all have arrived
+    would meet at several barriers for every look.
+    """
+    got = tl.load(words, volatile=True)
+    if not SPINS:
         while late(got, stamp):
             got = tl.load(words, volatile=True)
+    elif words.numel >= ENOUGH_FOR_4:
+        got = tl.inline_asm_elementwise(
+            SPIN_4,
+            SPIN_4_REGISTERS,
+            [words.to(tl.int64), stamp, got],
+            dtype=tl.int64,
+            is_pure=False,
+            pack=4,
+        )
     else:
-        nothing = tl.full(words.shape, 0, tl.int64)
-        got = tl.atomic_or(words, nothing, sem="relaxed")
-        while late(got, stamp):
-            got = tl.atomic_or(words, nothing, sem="relaxed")
+        got = tl.inline_asm_elementwise(
+            SPIN,
+            SPIN_REGISTERS,
+            [words.to(tl.int64), stamp, got],
+            dtype=tl.int64,
+            is_pure=False,
+            pack=1,
+        )
+    # No thread may write to a box that another has not read.
+    tl.debug_barrier()
     return (got & 0xFFFFFFFF).to(tl.uint32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def late(got, stamp):
+    """Whether a word of this exchange is missing."""
+    wrong = tl.where((got >> 32) == stamp, 0, 1)
+    if len(wrong.shape) == 2:
+        wrong = max_of(wrong, 0)
+    return max_of(wrong, 0) > 0
 
 
 @triton.jit
@@ -411,12 +464,3 @@ def exchange_pair(x, y, post, turn, C: tl.constexpr):
         both, turn = exchange(both, post, turn, 2 * C.M, C)
         x, y = tl.split(tl.reshape(both, (C.M, 2)))
     return x, y, turn
-
-
-@triton.jit
-def late(got, stamp):
-    """Whether a word of this exchange is missing."""
-    wrong = tl.where((got >> 32) == stamp, 0, 1)
-    if len(wrong.shape) == 2:
-        wrong = max_of(wrong, 0)
-    return max_of(wrong, 0) > 0
