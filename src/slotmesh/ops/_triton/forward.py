@@ -7,7 +7,7 @@ keeps what reverse mode needs, for a Sinkhorn of T iterations 3 T vectors over s
 iteration, kappa before each, 1/r of each.
 """
 
-# ruff: noqa: N803, RUF059, SIM102
+# ruff: noqa: N803, RUF059
 
 import triton
 import triton.language as tl
@@ -76,6 +76,40 @@ def cold_start(first, c, source, there, place, masses, chunks, scale, post, turn
 
 
 @triton.jit
+def forth(
+    t, u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks, scale,
+    post, turn, ENTROPY: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """One iteration of Sinkhorn from the state (u, kappa): the next state, and 1/r.
+
+    With ENTROPY also the row sums of r's summands times their logarithm. Only the last iteration
+    has them, so it has code of its own: their block would take registers from all others.
+    """
+    rows, m, n, start, stop, pitch, edge = place
+    acc = tl.full((C.M, C.N), 0.0, tl.float32)
+    log_acc = tl.full((C.M, C.N), 0.0, tl.float32)
+    for k in range(chunks):
+        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        p = e * w[None, :]
+        acc += p
+        if ENTROPY:
+            log_acc += p * (z + log_or_zero(w)[None, :])
+    write_row(record, t, u, rows, m)
+    write_row(record, n_iters + t, kappa, rows, m)
+    h = kappa
+    if ENTROPY:
+        r, h, turn = exchange_pair(sum_of(acc, 1), sum_of(log_acc, 1), post, turn, C)
+    else:
+        r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+    held = recall(slots[0], notes, HELD, rows, m, LEAST_MASS, C)
+    spare = recall(slots[1], notes, SPARE, rows, m, 0.0, C)
+    next_u, next_kappa, inverse = scale_slots(u, r, held, spare)
+    write_row(record, 2 * n_iters + t, inverse, rows, m)
+    return next_u, next_kappa, inverse, h, turn
+
+
+@triton.jit
 def iterate(
     u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks, scale, post,
     turn, ENTROPY: tl.constexpr, C: tl.constexpr,
@@ -85,36 +119,16 @@ def iterate(
     Returns the states before and after the last iteration, its 1/r, and with ENTROPY the row sums
     of r's summands times their logarithm.
     """
-    rows, m, n, start, stop, pitch, edge = place
-    last_u = u
-    last_kappa = kappa
-    inverse = kappa
-    h = kappa
-    for t in range(n_iters):
-        acc = tl.full((C.M, C.N), 0.0, tl.float32)
-        log_acc = tl.full((C.M, C.N), 0.0, tl.float32)
-        for k in range(chunks):
-            tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-            z, e, s, w, top = shares(tile, scale, u, kappa, b)
-            p = e * w[None, :]
-            acc += p
-            if ENTROPY:
-                if t == n_iters - 1:
-                    log_acc += p * (z + log_or_zero(w)[None, :])
-        write_row(record, t, u, rows, m)
-        write_row(record, n_iters + t, kappa, rows, m)
-        r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-        if ENTROPY:
-            if t == n_iters - 1:
-                h, turn = exchange(sum_of(log_acc, 1), post, turn, C.M, C)
-        # Triton takes a mere name of what was there before the loop for unchanged.
-        last_u = u + 0.0
-        last_kappa = kappa + 0.0
-        held = recall(slots[0], notes, HELD, rows, m, LEAST_MASS, C)
-        spare = recall(slots[1], notes, SPARE, rows, m, 0.0, C)
-        u, kappa, inverse = scale_slots(u, r, held, spare)
-        write_row(record, 2 * n_iters + t, inverse, rows, m)
-    return last_u, last_kappa, u, kappa, inverse, h, turn
+    for t in range(n_iters - 1):
+        u, kappa, inverse, h, turn = forth(
+            t, u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks,
+            scale, post, turn, False, C,
+        )  # fmt: skip
+    next_u, next_kappa, inverse, h, turn = forth(
+        n_iters - 1, u, kappa, c, source, there, place, masses, slots, record, notes, n_iters,
+        chunks, scale, post, turn, ENTROPY, C,
+    )  # fmt: skip
+    return u, kappa, next_u, next_kappa, inverse, h, turn
 
 
 @triton.jit
@@ -142,17 +156,34 @@ def look_up(end, record, notes, place, n_iters, C: tl.constexpr):
 
 
 @triton.jit
-def slopes(z, w, flow, weight, mean, first, C: tl.constexpr):
-    """What e w is multiplied with (M, N) in the derivative with respect to the log kernel.
+def back(
+    t, u, kappa, flow, weight, mean, c, source, there, place, masses, record, flows, n_iters,
+    chunks, scale, post, turn, FIRST: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Reverse mode through iteration t: what flows into the u before it.
 
-    At first, where the entropy enters, that is ``weight (log P - mean of log P in the row)`` with P
-    the plan: a constant added to log P changes nothing, since row sums are fixed, so only the
-    well-conditioned part is left. Later it is what flows into each u, over r.
+    What e w is multiplied with is at FIRST, where the entropy enters, ``weight (log P - mean of log
+    P in the row)`` with P the plan: a constant added to log P changes nothing, since row sums are
+    fixed, so only the well-conditioned part is left. Later it is what flows into each u, over r.
     """
-    q = tl.broadcast_to(flow[:, None], (C.M, C.N))
-    if first:
-        q = weight[:, None] * (z + log_or_zero(w)[None, :] - mean[:, None])
-    return q
+    rows, m, n, start, stop, pitch, edge = place
+    inverse = read_row(record, 2 * n_iters + t - 1, rows, m, 0.0)
+    acc = tl.full((C.M, C.N), 0.0, tl.float32)
+    for k in range(chunks):
+        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
+        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        if FIRST:
+            centred = z + log_or_zero(w)[None, :] - mean[:, None]
+            y = w * sum_of(e * (weight[:, None] * centred), 0)
+        else:
+            y = w * sum_of(e * flow[:, None], 0)
+        acc += e * (y / s)[None, :]
+    x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+    flow = kappa * x * inverse
+    if FIRST:
+        flow = -flow
+    write_row(flows, t, flow, rows, m)
+    return flow, turn
 
 
 @triton.jit
@@ -165,25 +196,21 @@ def walk_back(
     ``flows`` gets, for each iteration but the last, the derivative with respect to u over r.
     """
     rows, m, n, start, stop, pitch, edge = place
-    u, kappa, inverse, weight, mean = look_up(end, record, notes, place, n_iters, C)
-    flow = weight * 0.0
-    for q in range(n_iters - 1):
-        t = n_iters - 1 - q
-        if q > 0:
+    if n_iters > 1:
+        u, kappa, inverse, weight, mean = look_up(end, record, notes, place, n_iters, C)
+        flow, turn = back(
+            n_iters - 1, u, kappa, weight, weight, mean, c, source, there, place, masses, record,
+            flows, n_iters, chunks, scale, post, turn, True, C,
+        )  # fmt: skip
+        for q in range(n_iters - 2):
+            t = n_iters - 2 - q
             u = read_row(record, t, rows, m, ABSENT)
             kappa = read_row(record, n_iters + t, rows, m, 0.0)
-        inverse = read_row(record, 2 * n_iters + t - 1, rows, m, 0.0)
-        acc = tl.full((C.M, C.N), 0.0, tl.float32)
-        for k in range(chunks):
-            tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-            z, e, s, w, top = shares(tile, scale, u, kappa, b)
-            y = w * sum_of(e * slopes(z, w, flow, weight, mean, q == 0, C), 0)
-            acc += e * (y / s)[None, :]
-        x, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-        flow = kappa * x * inverse
-        flow = tl.where(q == 0, -flow, flow)
-        write_row(flows, t, flow, rows, m)
-    tl.debug_barrier()
+            flow, turn = back(
+                t, u, kappa, flow, weight, mean, c, source, there, place, masses, record, flows,
+                n_iters, chunks, scale, post, turn, False, C,
+            )  # fmt: skip
+        tl.debug_barrier()
     return turn
 
 
@@ -195,27 +222,23 @@ def assemble(tile, b, end, place, record, flows, notes, n_iters, scale, C: tl.co
     """
     rows, m, n, start, stop, pitch, edge = place
     u, kappa, inverse, weight, mean = look_up(end, record, notes, place, n_iters, C)
-    g = tl.full((C.M, C.N), 0.0, tl.float32)
-    off = tl.full((C.N,), 0.0, tl.float32)
-    flow = weight * 0.0
-    for q in range(n_iters):
-        t = n_iters - 1 - q
-        if q > 0:
-            u = read_row(record, t, rows, m, ABSENT)
-            kappa = read_row(record, n_iters + t, rows, m, 0.0)
-            flow = read_row(flows, t + 1, rows, m, 0.0)
+    z, e, s, w, top = shares(tile, scale, u, kappa, b)
+    centred = z + log_or_zero(w)[None, :] - mean[:, None]
+    share = e * w[None, :]
+    size = tl.abs(tile * scale) + tl.abs(u)[:, None] + tl.abs(centred) + LOG2E
+    bound = share * weight[:, None] * (1.0 - share * inverse[:, None]) * size
+    off = sum_of(bound * bound, 0)
+    slope = weight[:, None] * centred
+    y = w * sum_of(e * slope, 0)
+    g = e * (slope * w[None, :] - kappa[:, None] * (y / s)[None, :])
+    for q in range(n_iters - 1):
+        t = n_iters - 2 - q
+        u = read_row(record, t, rows, m, ABSENT)
+        kappa = read_row(record, n_iters + t, rows, m, 0.0)
+        flow = read_row(flows, t + 1, rows, m, 0.0)
         z, e, s, w, top = shares(tile, scale, u, kappa, b)
-        slope = tl.broadcast_to(flow[:, None], (C.M, C.N))
-        if q == 0:
-            centred = z + log_or_zero(w)[None, :] - mean[:, None]
-            slope = weight[:, None] * centred
-            share = e * w[None, :]
-            size = tl.abs(tile * scale) + tl.abs(u)[:, None] + tl.abs(centred) + LOG2E
-            bound = share * weight[:, None] * (1.0 - share * inverse[:, None]) * size
-            off = sum_of(bound * bound, 0)
-        y = w * sum_of(e * slope, 0)
-        d = e * (slope * w[None, :] - kappa[:, None] * (y / s)[None, :])
-        g += tl.where(q == 0, d, -d)
+        y = w * sum_of(e * flow[:, None], 0)
+        g -= e * (flow[:, None] * w[None, :] - kappa[:, None] * (y / s)[None, :])
     return g, off
 
 
