@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import tyro
 
 import slotmesh
 
@@ -114,6 +115,9 @@ def test_sdist_holds_paper_and_benchmarks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("room", ["paper", "benchmarks"])
 def test_paper_and_benchmarks_run_from_a_clone(room: str, tmp_path: Path) -> None:
     """With the library installed and nothing else on the path than the root of the clone."""
+    home = Path(tyro.__file__).parents[1]
+    if str(home) not in installed():
+        pytest.skip(f"tyro is in {home}, where this interpreter does not look by itself")
     script = tmp_path / "run.py"
     script.write_text(
         f"import runpy, sys\nsys.path[:] = {[str(ROOT), str(ROOT / 'src'), *installed()]}\n"
