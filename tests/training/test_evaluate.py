@@ -198,7 +198,8 @@ def test_how_slots_are_used(runs: dict[str, Path], tmp_path: Path, task: str) ->
     assert found["slots"]["used"] == pytest.approx(float(torch.cat(used).mean()))
     assert found["slots"]["n"] == 7
     names = {"used", "evenness", "duplicates", "background", "n"}
-    assert set(found["slots"]) == names | {f"entropy_{i}" for i in (1, 2, 3)}
+    n_iters: int = run.experiment.settings.model.n_iters  # pyright: ignore
+    assert set(found["slots"]) == names | {f"entropy_{i + 1}" for i in range(n_iters)}
 
 
 def test_nothing_is_written_beside_weights(tmp_path: Path) -> None:

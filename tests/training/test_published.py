@@ -38,6 +38,13 @@ def test_a_quick_run_belongs_to_its_row(row: Row) -> None:
     assert row_of(quick) is row
 
 
+@pytest.mark.parametrize("task", ["multi-dsprites", "clevrer-s"])
+def test_a_quick_run_on_a_dataset_belongs_to_its_row(task: str) -> None:
+    on_dataset: Any = preset(task, root=Path("data"))
+    assert not on_dataset.data.easy
+    assert row_of(on_dataset) is row_of(preset(task, preset="paper")) is not None
+
+
 def test_all_rows_of_the_tables_are_there() -> None:
     assert Counter(row.table for row in published_rows()) == {
         "Table 1": 12,
