@@ -414,23 +414,15 @@ def received(words, stamp, C: tl.constexpr):
     if not SPINS:
         while late(got, stamp):
             got = tl.load(words, volatile=True)
-    elif words.numel >= ENOUGH_FOR_4:
-        got = tl.inline_asm_elementwise(
-            SPIN_4,
-            SPIN_4_REGISTERS,
-            [words.to(tl.int64), stamp, got],
-            dtype=tl.int64,
-            is_pure=False,
-            pack=4,
-        )
     else:
+        four: tl.constexpr = words.numel >= ENOUGH_FOR_4
         got = tl.inline_asm_elementwise(
-            SPIN,
-            SPIN_REGISTERS,
+            SPIN_4 if four else SPIN,
+            SPIN_4_REGISTERS if four else SPIN_REGISTERS,
             [words.to(tl.int64), stamp, got],
             dtype=tl.int64,
             is_pure=False,
-            pack=1,
+            pack=4 if four else 1,
         )
     # No thread may write to a box that another has not read.
     tl.debug_barrier()
