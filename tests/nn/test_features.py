@@ -133,6 +133,14 @@ def test_any_module() -> None:
         FrozenFeatures.from_description(made.describe())
 
 
+@pytest.mark.parametrize("of", [int, float])
+def test_whole_numbers_normalise_like_others(of: type) -> None:
+    """They once made pixels whole numbers too."""
+    features = FrozenFeatures(nn.Identity(), resolution=(8, 8), mean=[of(0)] * 3, std=[of(2)] * 3)
+    image = torch.rand(1, 3, 8, 8)
+    torch.testing.assert_close(features(image), image.flatten(2).mT / 2)
+
+
 @pytest.mark.usefixtures("timm")
 def test_a_model_of_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = timm_folder(tmp_path / "vit")

@@ -105,8 +105,8 @@ class FrozenFeatures(nn.Module):
                 )
         self.normalisation = values
         for name, value in zip(("mean", "std"), values, strict=True):
-            one = torch.tensor(value, device="cpu").reshape(3, 1, 1)
-            self.register_buffer(name, one, persistent=False)
+            one = torch.tensor(value, dtype=torch.get_default_dtype(), device="cpu")
+            self.register_buffer(name, one.reshape(3, 1, 1), persistent=False)
         self.mean: Tensor
         self.std: Tensor
         digest = torch.frombuffer(bytearray(_digest(made.model, values)), dtype=torch.uint8)
