@@ -1,8 +1,7 @@
 """The C of the CPU's path with several threads: torch's own, or others where these cannot be."""
 
 import os
-import time
-import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ import torch
 from slotmesh.ops import _native, mesh, sinkhorn
 from slotmesh.ops._native import library
 
+from ..processes import Script
 from ._compiled import needs_c
 from ._reference import gradients, leaf, randn
 
@@ -90,28 +90,7 @@ def test_threads_that_are_not_worth_it_stay_away(monkeypatch):
         mesh(torch.zeros(64, 5, 105), backend="cpu")
 
 
-def test_fork(threads):
+def test_fork(threads, tmp_path):
     """Threads of the parent do not live on in a child, which must not wait for them."""
-    cost = randn(8, 5, 50, seed=0, dtype=F32)
-    expected = results(cost, 2, n_steps=3)
-    with warnings.catch_warnings():
-        # From Python 3.12 on: this process has threads. That is what it is about.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        right = False
-        try:
-            pairs = zip(results(cost, 2, n_steps=3), expected, strict=True)
-            right = all(torch.equal(x, y) for x, y in pairs)
-        finally:
-            os._exit(0 if right else 1)
-    end = time.monotonic() + 300
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            assert status == 0
-            return
-        time.sleep(0.02)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    pytest.fail("the child hangs")
+    done = Script(Path(__file__).with_name("_fork.py"), tmp_path / "log", threads)
+    assert done.wait() == 0, done.output
