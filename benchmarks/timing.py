@@ -14,8 +14,9 @@ import torch
 
 Timed = Callable[[], object]
 
-# A sample has as many calls as take this long: clocks are not precise below it.
-SAMPLE_MS = 1.0
+# A sample has as many calls as take this long: clocks are not precise below it, and the first call
+# after waiting for the device takes longer than others.
+SAMPLE_MS = 5.0
 MOST_CALLS = 100
 FEWEST, MOST = 5, 50
 """Minimum and maximum number of samples."""
