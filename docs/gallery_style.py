@@ -29,6 +29,7 @@ _ORDER = (
     "slots.py",
     "tie.py",
     "own_images.py",
+    "frozen_features.py",
     "set_prediction.py",
     "keypoints.py",
     "sorting.py",

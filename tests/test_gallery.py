@@ -133,6 +133,14 @@ def test_own_images() -> None:
     assert min(out["scores"]) > 0.8
 
 
+def test_frozen_features() -> None:
+    lines = run("frozen_features")["said"].splitlines()
+    found = {line.partition(":")[0]: [float(x[-4:]) for x in line.split(", ")] for line in lines}
+    (ari, overlap), (_, blind) = found["slots"], found["quarters"]
+    assert ari > 0.6
+    assert overlap > blind
+
+
 def test_keypoints() -> None:
     out = run("keypoints")
     right = {k: (v == out["truth"]).float().mean().item() for k, v in out["matches"].items()}
