@@ -19,7 +19,7 @@ from slotmesh.metrics import fg_ari, fg_miou
 from slotmesh.models import FeatureDiscovery
 from slotmesh.nn import FrozenFeatures
 
-SIDE, STEPS = 64, 800
+SIDE, STEPS = 64, 700
 ANGLES = torch.arange(4) * math.pi / 4
 y, x = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
 
@@ -64,7 +64,7 @@ torch.manual_seed(0)
 images, _ = draw(2000)
 frozen = FrozenFeatures(Stripes(), resolution=SIDE, mean=(0, 0, 0), std=(1, 1, 1))
 features = frozen(images)  # computed once: the module is frozen
-model = FeatureDiscovery(frozen, n_slots=4, slot_dim=32, mlp_dim=64, hidden=(128,))
+model = FeatureDiscovery(frozen, n_slots=4, slot_dim=32, mlp_dim=64, hidden=(256,))
 optimiser = torch.optim.Adam(model.parameters())
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 6e-3, STEPS, pct_start=0.1)
 for _ in range(STEPS):
