@@ -225,7 +225,7 @@ def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[s
 def test_weights_that_come_with_slotmesh(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks = ("clevr-properties", "clevrer-s", "multi-dsprites")
+    tasks = ("clevr-properties", "clevrer-l", "clevrer-s", "multi-dsprites")
     assert weights.names() == [f"{task}-{kind}" for task in tasks for kind in ("sa", "sa-mesh")]
     found = weights.find("multi-dsprites-sa-mesh")
     assert weights.find("checkpoints/multi-dsprites-sa-mesh/") == found

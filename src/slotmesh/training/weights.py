@@ -13,7 +13,7 @@ def names() -> list[str]:
     Example:
         >>> from slotmesh.training.weights import names
         >>> names()
-        ['clevr-properties-sa', 'clevr-properties-sa-mesh', 'clevrer-s-sa', ...]
+        ['clevr-properties-sa', 'clevr-properties-sa-mesh', 'clevrer-l-sa', ...]
     """
     folders = [folder for place in _places() for folder in place.iterdir()]
     return sorted({f.name for f in folders if (f / "model.safetensors").is_file()})
