@@ -34,8 +34,8 @@ chosen on another seed, and it was chosen by the training loss, not by a test.
 **This is a shorter experiment of the same kind, not the paper's**: 20,000 steps, a quarter of the
 paper's number, on slotmesh's own CLEVRER world. Masks are those of the world, not a detector's. The
 gradient of SA-MESH differs from the authors' code as in Table 3. On CLEVRER-S, SA still improves
-when training ends: from step 12,000 to step 20,000 its FG-ARI on validation samples rises from 24 to
-48. Objects move little there, so that even a fixed grid keeps most of them in one cell: compare
+when training ends: from step 12,000 to step 20,000 its FG-ARI on validation samples rises from 24
+to 48. Objects move little there, so that even a fixed grid keeps most of them in one cell: compare
 temporal consistency (TC) with the last rows. On CLEVRER-L, SA and SA-SH are below the grid in TC.
 
 SA, SA-SH and SA-MESH with seed 0 were trained at the same time on one GPU, where each takes longer
