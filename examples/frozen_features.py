@@ -88,7 +88,7 @@ plt.show()
 
 # %%
 # How well pixels of different discs are kept apart (FG-ARI), and how much of a disc and its slot is
-# in both (FG-mIoU). Four quarters, which ignore the picture, keep apart too what lies apart.
+# in both (FG-mIoU). Four quarters, which ignore the picture, also keep apart what lies apart.
 
 quarters = ((x >= SIDE // 2) + 2 * (y >= SIDE // 2)).expand_as(truth)
 with torch.no_grad():
