@@ -79,16 +79,17 @@ def source(page: "Page", k: int = 1) -> str:
 
 
 def wait_until_changed(page: "Page", before: str, k: int = 1) -> None:
-    code = (
-        "([k, before]) => document.querySelectorAll('.slotmesh-reconstruction')[k]?.src !== before"
-    )
+    code = """([k, before]) => {
+        const shown = document.querySelectorAll('.slotmesh-reconstruction')[k];
+        return shown && shown.src !== before;
+    }"""
     page.wait_for_function(code, arg=[k, before])
 
 
-def tab_to(page: "Page", reached: str) -> None:
+def tab_to(page: "Page", reached: str, key: str = "Tab") -> None:
     """Press Tab until the focus is where the expression is true."""
     for _ in range(60):
-        page.keyboard.press("Tab")
+        page.keyboard.press(key)
         if page.evaluate(f"() => {reached}"):
             return
     pytest.fail(f"Tab never comes to: {reached}")
@@ -205,6 +206,27 @@ def test_keyboard_only(browser: "Browser", url: str) -> None:
         page.keyboard.press("Space")
         wait_until_changed(page, before, 0)
         page.get_by_text("6 slots; 1 off").wait_for()
+        # Passing through the settings changes nothing.
+        tab_to(page, "document.activeElement.ariaLabel === 'World'", "Shift+Tab")
+        tab_to(page, "document.activeElement.type === 'range'")
+        page.keyboard.press("ArrowLeft")
+        page.get_by_text("6 slots; 1 off. Attention of iteration 2 of 3").wait_for()
+
+
+def test_an_upload_stays_while_the_focus_passes(
+    browser: "Browser", url: str, tmp_path: Path
+) -> None:
+    image = tmp_path / "mine.png"
+    as_image(world_scene("multi-dsprites", 11).pixels).save(image)
+    with open_page(browser, f"{url}?view=objects") as page:
+        page.locator(OBJECTS).wait_for()
+        page.locator("input[type=file]").first.set_input_files(image)
+        page.get_by_role("heading", name="mine.png").wait_for()
+        page.get_by_label("World").focus()
+        tab_to(page, "document.activeElement.type === 'range'")
+        page.keyboard.press("ArrowLeft")
+        page.get_by_text("Attention of iteration 2 of 3").first.wait_for()
+        assert page.get_by_role("heading", name="mine.png").is_visible()
 
 
 NARROW, WIDE = WIDTHS.values()

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -52,6 +53,8 @@ _QUIET: dict[str, Any] = {
 
 _Restore = tuple[Callable[[gr.Request], Any], list[Any]]
 """What restores a view from a link when the page is opened, and its outputs."""
+_Searched = tuple[ObjectsState, Any]
+"""What objects were looked for in: settings that slots depend on, and which upload, if any."""
 
 
 def appearance() -> dict[str, Any]:
@@ -111,7 +114,7 @@ def build_page(explorer: Explorer) -> gr.Blocks:
 def _objects(explorer: Explorer, tab: gr.Tab) -> _Restore:
     """Fill the tab."""
     first = explorer.settle_objects(ObjectsState())
-    upload = gr.State(None)
+    upload, last = gr.State(None), gr.State(_searched(first))
     with gr.Row():
         with gr.Column(scale=1, min_width=240):
             world = gr.Dropdown(WORLDS, value=first.world, label="World", interactive=True)
@@ -152,21 +155,28 @@ def _objects(explorer: Explorer, tab: gr.Tab) -> _Restore:
     ) -> str:
         return _tried(lambda: explorer.objects(state_of(values, (chosen, others)), picture))
 
-    def find(picture: ShownImage | None, *values: Any) -> tuple[Any, ...]:
+    def find(picture: ShownImage | None, before: _Searched, *values: Any) -> Any:
         state = explorer.settle_objects(state_of(values))
+        now = _searched(state, picture)
+        # A dropdown says so too if the focus only passes through it: slots that are off stay off.
+        if now == before:
+            return gr.skip()
         html = _tried(lambda: explorer.objects(state, picture))
-        return html, _all_on(state.slots), _all_on(state.slots)
+        return html, _all_on(state.slots), _all_on(state.slots), now
 
-    found = [shown, on_left, on_right]
-    searched = [upload, *settings]
+    def leave_upload(chosen: str, before: _Searched) -> Any:
+        return gr.skip() if chosen == before[0].world else _no_upload()
+
+    found = [shown, on_left, on_right, last]
+    searched = [upload, last, *settings]
     button.upload(_take, button, [upload, message], **_QUIET).success(
         find, searched, found, **_QUIET
     )
     after.click(_next, scene, [scene, upload, message], **_QUIET).then(
         find, searched, found, **_QUIET
     )
-    for control in (world, scene):
-        control.input(_no_upload, None, [upload, message], **_QUIET).then(
+    for control, leave, given in ((world, leave_upload, [world, last]), (scene, _no_upload, [])):
+        control.input(leave, given, [upload, message], **_QUIET).then(
             find, searched, found, **_QUIET
         )
     for control in (left, right, slots, seed):
@@ -183,9 +193,15 @@ def _objects(explorer: Explorer, tab: gr.Tab) -> _Restore:
         html = _tried(lambda: explorer.objects(state))
         switches = [_all_on(state.slots, off) for off in (state.off_left, state.off_right)]
         values = (state.world, state.scene, state.left or None, state.right or None)
-        return *values, state.slots, state.seed, state.iteration, html, *switches
+        rest = (state.slots, state.seed, state.iteration, html, *switches, _searched(state))
+        return *values, *rest
 
     return restore, [*settings, *found]
+
+
+def _searched(state: ObjectsState, picture: ShownImage | None = None) -> _Searched:
+    shown = replace(state, iteration=1, off_left=(), off_right=())
+    return shown, None if picture is None else picture.key
 
 
 def _properties(explorer: Explorer, tab: gr.Tab) -> _Restore:
