@@ -298,9 +298,12 @@ def test_data_stats_of_odd_files_is_one_line(
 def test_data_stats_of_a_file_without_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    test_hdf5.own(tmp_path / "x.h5")
-    main(["data", "stats", str(tmp_path / "x.h5")])
-    assert "6 samples" in capsys.readouterr().out
+    # A path that is wider than the table.
+    path = tmp_path / ("long" * 20) / "x.h5"
+    path.parent.mkdir()
+    test_hdf5.own(path)
+    main(["data", "stats", str(path)])
+    assert f"{path}: 6 samples\n" in capsys.readouterr().out
 
 
 class Payload:

@@ -11,6 +11,7 @@ import torch
 import tyro
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -78,7 +79,10 @@ def run_stats(stats: Stats, console: Console | None = None) -> Summary:
         for sample in batches:
             add(summary, sample)
             count.advance(len(sample))
-    console.print(_table(stats.source, summary, names))
+    # Not as the table's title, which would be broken at its width.
+    said = f"{stats.source}: {summary.n} {'sample' if summary.n == 1 else 'samples'}"
+    console.print(escape(said), style="italic", highlight=False, soft_wrap=True)
+    console.print(_table(summary, names))
     return summary
 
 
@@ -160,8 +164,8 @@ def _array(values: Tensor) -> NDArray[np.float64]:
     return values.to(torch.float64).numpy()
 
 
-def _table(title: str, summary: Summary, names: Mapping[str, Sequence[str]]) -> Table:
-    table = Table(title=f"{title}: {summary.n} samples", title_justify="left", width=78)
+def _table(summary: Summary, names: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(width=78)
     table.add_column("what", no_wrap=True)
     table.add_column("values")
     table.add_column("mean", justify="right", no_wrap=True)
