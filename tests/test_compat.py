@@ -130,6 +130,33 @@ def test_gradients_are_the_authors(reuse: bool) -> None:
         close(x, y, name)
 
 
+def test_a_temperature_can_be_learned() -> None:
+    cost, a, b, _ = problem(torch.float64)
+    taus = [torch.tensor(0.5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    plan = sinkhorn(cost, a, b, temperature=taus[0])[0]
+    expected = reference_sinkhorn(cost, a, b, tau=taus[1])[0]  # type: ignore[arg-type]
+    weight = torch.randn(plan.shape, generator=torch.Generator().manual_seed(0)).double()
+    found = [
+        torch.autograd.grad((p * weight).sum(), t)[0]
+        for p, t in ((plan, taus[0]), (expected, taus[1]))
+    ]
+    close(found[0], found[1], "temperature")
+
+
+def test_a_learned_step_of_zero() -> None:
+    cost, a, b, noise = problem(torch.float64)
+    lr = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)
+    moved = minimize_entropy_of_sinkhorn(cost, a, b, noise, mesh_lr=lr)[0]
+    close(moved, cost + 1e-3 * noise, "cost", 1e-12)
+    (found,) = torch.autograd.grad((moved * noise).sum(), lr)
+    (expected,) = torch.autograd.grad(
+        (reference_mesh(cost, a, b, noise, lr, 4, 5, False)[0] * noise).sum(), lr
+    )
+    assert abs(found - expected) < 0.01 * abs(expected)
+    with pytest.raises(ValueError, match=r"mesh_lr is -0\.1, expected a number of at least 0"):
+        minimize_entropy_of_sinkhorn(cost, a, b, noise, mesh_lr=-0.1)
+
+
 def test_noise_is_drawn() -> None:
     cost, a, b, _ = problem(torch.float64)
     torch.manual_seed(0)

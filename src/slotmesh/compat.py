@@ -26,7 +26,7 @@ def sinkhorn(
     a: Tensor,
     b: Tensor,
     n_sh_iters: int = 5,
-    temperature: float = 1,
+    temperature: float | Tensor = 1,
     u: Tensor | None = None,
     v: Tensor | None = None,
     min_clamp: float = 1e-30,
@@ -38,7 +38,7 @@ def sinkhorn(
         a: Mass of each input ``(batch, n)``.
         b: Mass of each slot ``(batch, m)``. The totals of ``a`` and ``b`` may differ.
         n_sh_iters: Number of iterations.
-        temperature: Strength of the entropy regularisation.
+        temperature: Strength of the entropy regularisation; a tensor can be learned.
         u: Accepted for compatibility: the first half-step replaces it.
         v: Potentials of the slots ``(batch, m)`` to start from.
         min_clamp: Smallest mass; smaller ones are raised to it.
@@ -57,9 +57,7 @@ def sinkhorn(
     """
     a, b, shift = _balanced(a, b, min_clamp)
     start = None if v is None else (v, torch.zeros_like(a))
-    t = _sinkhorn(
-        C.transpose(1, 2), b, a, n_iters=n_sh_iters, temperature=float(temperature), init=start
-    )
+    t = _sinkhorn(C.transpose(1, 2), b, a, n_iters=n_sh_iters, temperature=temperature, init=start)
     return t.plan.transpose(1, 2), t.v - n_sh_iters * shift, t.u + n_sh_iters * shift
 
 
@@ -84,8 +82,8 @@ def minimize_entropy_of_sinkhorn(
         b: Mass of each slot ``(batch, m)``.
         noise: Standard normal noise of the shape of the costs, of which a thousandth is added to
             them. Default: drawn.
-        mesh_lr: The paper's lambda, the norm of one step; a tensor gets a gradient, through the
-            costs alone (the authors' also flows through reused potentials).
+        mesh_lr: The paper's lambda, the norm of one step, at least 0; a tensor gets a gradient,
+            through the costs alone (the authors' also flows through reused potentials).
         n_mesh_iters: Number of descent steps.
         n_sh_iters: Sinkhorn iterations in each step.
         reuse_u_v: Start each Sinkhorn from the potentials of the one before.
@@ -115,8 +113,13 @@ def minimize_entropy_of_sinkhorn(
     potentials = ("reuse" if graph else "detach") if reuse_u_v else "fresh"
 
     size = float(mesh_lr.detach()) if isinstance(mesh_lr, Tensor) else float(mesh_lr)
+    if not size >= 0:
+        raise ValueError(
+            f"minimize_entropy_of_sinkhorn: mesh_lr is {size}, expected a number of at least 0. "
+            "Use softplus to make a learned one."
+        )
 
-    def descend(n_steps: int) -> Transport:
+    def descend(n_steps: int, size: float = size) -> Transport:
         return _mesh(
             cost,
             b,
@@ -130,8 +133,11 @@ def minimize_entropy_of_sinkhorn(
 
     adjusted = descend(n_mesh_iters).cost.transpose(1, 2)
     if isinstance(mesh_lr, Tensor) and mesh_lr.requires_grad:
-        # Steps are constants times mesh_lr, which is where its gradient comes from.
-        change = (adjusted - first).detach() / mesh_lr.detach()
+        # Steps are constants times mesh_lr, which is where its gradient comes from. Steps of length
+        # 0 do not show these constants: short ones do.
+        length = size or 1e-3
+        moved = adjusted if size else descend(n_mesh_iters, length).cost.transpose(1, 2)
+        change = (moved - first).detach() / length
         adjusted = adjusted + (mesh_lr - mesh_lr.detach()) * change
     if not reuse_u_v:
         return adjusted, None, None

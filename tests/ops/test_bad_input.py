@@ -418,3 +418,33 @@ def test_messages_show_what_to_type():
     assert mend
     b = eval(mend[1], {"a": a, "b": b})  # noqa: S307
     sinkhorn(C, a, b)
+
+
+@pytest.mark.parametrize("op", [sinkhorn, mesh])
+@pytest.mark.parametrize(
+    ("cost", "temperature", "says"),
+    [
+        (1.0, 1e-39, "cost / temperature exceeds"),
+        (1e20, 1e-20, "cost / temperature exceeds"),
+        (1e20, torch.tensor(1e-20), "cost / temperature exceeds"),
+        (1.0, 1e300, "temperature is 1e.300, expected a number that torch.float32 can hold"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_quotients_that_overflow(op, cost, temperature, says, backend):
+    with pytest.raises(ValueError, match=f"{op.__name__}: {says}"):
+        op(torch.full((3, 3), cost), temperature=temperature, backend=backend)
+    wide = temperature.double() if isinstance(temperature, torch.Tensor) else temperature
+    assert op(torch.full((3, 3), cost).double(), temperature=wide).plan.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_potentials_that_are_none(value, kind):
+    start = kind((torch.full((3,), value), torch.zeros(4)))
+    with pytest.raises(ValueError, match="sinkhorn: init u has 3 entries that are no potentials"):
+        sinkhorn(torch.rand(3, 4), init=start)
+    start[0][1:] = 0.0
+    if value == -torch.inf:
+        mass = torch.tensor([0.0, 1.0, 1.0])
+        assert sinkhorn(torch.rand(3, 4), mass, init=start).plan.isfinite().all()

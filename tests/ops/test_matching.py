@@ -165,7 +165,7 @@ def test_assignments_of_allowed_pairs(size, seed, maximize, full):
         (torch.ones(3, 4), "pair_mask has dtype torch.float32, expected a boolean tensor"),
         (torch.ones(4, 3) > 0, r"pair_mask has shape \(4, 3\), expected \(..., 3, 4\)"),
         (torch.ones(5, 3, 4) > 0, "do not broadcast with the batch dimensions"),
-        ([[True]], "pair_mask has <class 'list'>"),
+        ([[True]], "pair_mask is a list, expected a boolean tensor"),
     ],
 )
 @pytest.mark.parametrize("op", [sinkhorn, mesh, assign])
@@ -174,7 +174,43 @@ def test_masks_that_do_not_fit(op, mask, says):
         op(torch.zeros(2, 3, 4), pair_mask=mask)
 
 
+IMPOSSIBLE = torch.tensor([[1, 0, 0], [1, 0, 0], [1, 1, 1]]).bool()
+"""Two slots have one input between them, which has room for one."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("n_iters", [100, 2000])
+@pytest.mark.parametrize("options", [{}, {"grad": "implicit"}])
+def test_pairs_that_cannot_carry_all_mass(backend, n_iters, options):
+    """However many iterations there are: the error is that of the plan."""
+    cost = torch.zeros(3, 3)
+    t = sinkhorn(cost, pair_mask=IMPOSSIBLE, n_iters=n_iters, backend=backend, **options)
+    wrong = (t.plan.sum(-1) - 1).abs().sum() + (t.plan.sum(-2) - 1).abs().sum()
+    close(t.marginal_error, wrong / 3, 1e-3)
+    assert t.marginal_error > 0.6
+    assert not t.converged
+
+
+@pytest.mark.parametrize(
+    "options", [{"tol": 1e-6}, {"share": 1.0}, {"penalty": 1e4}, {"share": 1.0, "tol": 1e-6}]
+)
+def test_pairs_that_cannot_carry_all_mass_do_not_converge(options):
+    t = sinkhorn(torch.zeros(3, 3), pair_mask=IMPOSSIBLE, n_iters=2000, **options)
+    assert not t.converged
+    e = 1e-6
+    a, b = torch.tensor([1, 1, e]).double(), torch.tensor([e, 1, 1]).double()
+    t = mesh(torch.zeros(3, 3).double(), a, b, pair_mask=IMPOSSIBLE)
+    assert not t.converged
+
+
 # Dustbins
+
+
+def test_a_dustbin_that_half_precision_cannot_hold():
+    cost = torch.rand(3, 3, generator=generator(0)).half()
+    t = sinkhorn(cost, dustbin=1e5, n_iters=50)
+    assert t.plan.dtype == torch.float16
+    assert t.plan[:3, :3].sum() > 2.9
 
 
 def superglue(scores, alpha, n_iters):
@@ -321,6 +357,37 @@ def test_a_high_penalty_and_a_whole_share_are_balanced_transport():
     close(sinkhorn(cost, a, b, share=1.0, n_iters=500).plan, expected, 1e-3)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"penalty": (math.inf, 0.02), "temperature": 0.3},
+        {"penalty": (1.0, 0.05)},
+        {"share": 0.9},
+    ],
+)
+def test_relaxed_transport_stops_once_it_is_within_the_tolerance(options):
+    cost = 3 * torch.rand(20, 5, 7, generator=generator(0)).double()
+    t = sinkhorn(cost, tol=1e-4, n_iters=5000, **options)
+    assert t.converged.all()
+    assert (t.marginal_error <= 1e-4).all()
+    # Each element is as by itself, and one iteration less is not enough; with a share, sums are
+    # right before the plan has come to rest.
+    for k in range(3):
+        n_iters = int(t.n_iters[k])
+        same, less = (
+            sinkhorn(cost[k], n_iters=max(1, n), **options) for n in (n_iters, n_iters - 1)
+        )
+        close(same.plan, t.plan[k], 1e-12)
+        assert "share" in options or less.marginal_error > 1e-4
+
+
+def test_an_infinite_penalty_may_be_of_numpy():
+    cost = randn(3, 4, seed=0)
+    for infinite in (np.float32("inf"), np.float64("inf")):
+        t = sinkhorn(cost, penalty=(infinite, 1.0))
+        close(t.plan, sinkhorn(cost, penalty=(math.inf, 1.0)).plan, 0)
+
+
 def test_one_entry_in_closed_form():
     """minimise c p + tau p (log p - 1) + rho KL(p, a) + rho KL(p, b)."""
     c, tau, rho, a, b = 0.7, 0.5, 0.8, 2.0, 3.0
@@ -424,6 +491,13 @@ def test_log_plans_of_everything_that_has_no_mass():
     assert (gradient[1] == 0).all()
     assert gradient[0, 1] == 0
     assert gradient[2].abs().max() < 1e-9
+
+
+def test_log_plans_of_a_batch_element_without_mass():
+    mass = torch.tensor([[0.0, 0, 0], [1, 1, 1]])
+    log = sinkhorn(torch.rand(2, 3, 3, generator=generator(0)), mass, mass).log_plan
+    assert (log[0] == -math.inf).all()
+    assert log[1].isfinite().all()
 
 
 def test_log_plans_of_exact_transport():

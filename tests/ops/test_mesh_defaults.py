@@ -150,3 +150,39 @@ def test_tensors_on_the_cpu_have_no_kernel(op, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match=r"'triton'.* cost is on cpu, .* need a CUDA device"):
         op(torch.zeros(3, 4), backend="triton")
+
+
+def test_padding_does_not_change_what_counts_as_square():
+    """A problem that is padded to a wider batch is solved as by itself."""
+    rng = torch.Generator().manual_seed(0)
+    pad = torch.nn.functional.pad
+    cost, noise = 3 * torch.rand(50, 4, 8, generator=rng), torch.randn(50, 4, 8, generator=rng)
+    alone = mesh(cost.double(), noise=1e-3 * noise.double())
+    assert (alone.n_iters == 100).all()
+    among = mesh(
+        pad(cost.double(), (0, 32)),
+        noise=1e-3 * pad(noise.double(), (0, 32)),
+        input_mask=torch.arange(40) < torch.tensor([[8]] * 50),
+    )
+    torch.testing.assert_close(among.plan[..., :8], alone.plan, rtol=1e-6, atol=1e-9)
+    assert (among.n_iters == 100).all()
+    # Of one batch, each element as it is by itself.
+    real = torch.arange(40) < torch.tensor([[8], [40]])
+    mixed = mesh(torch.rand(2, 4, 40, generator=rng), input_mask=real)
+    assert mixed.n_iters.tolist() == [100, 5]
+
+
+def test_a_program_of_any_size():
+    """An exported mesh with its default step."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, cost: torch.Tensor) -> torch.Tensor:
+            return mesh(cost, noise=0.0, n_steps=1, n_iters=2).plan
+
+    size = {0: torch.export.Dim("b"), 2: torch.export.Dim("n", min=17, max=100)}
+    rng = torch.Generator().manual_seed(0)
+    example = torch.rand(3, 4, 20, generator=rng)
+    program = torch.export.export(Layer(), (example,), dynamic_shapes=(size,)).module()
+    for shape in ((3, 4, 20), (2, 4, 50)):
+        cost = torch.rand(*shape, generator=rng)
+        torch.testing.assert_close(program(cost), Layer()(cost), rtol=1e-4, atol=1e-5)

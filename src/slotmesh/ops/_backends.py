@@ -1,9 +1,7 @@
 """Which backends of sinkhorn and mesh are available, and which one "auto" uses."""
 
 import importlib.util
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 
@@ -41,7 +39,7 @@ class Backends:
     torch: BackendStatus
     triton: BackendStatus
     cpu: BackendStatus
-    auto: Mapping[str, str]
+    auto: dict[str, str]
     """What ``backend="auto"`` uses for float32 on each type of device, if the options of the call
     allow it: ``auto["cpu"]`` is ``"cpu"`` or ``"torch"``, ``auto["cuda"]`` is ``"triton"`` or
     ``"torch"``."""
@@ -69,7 +67,7 @@ def backends() -> Backends:
     # Whether or not there is a CUDA device now.
     fused = importlib.util.find_spec("triton") is not None
     auto = {"cpu": "cpu" if cpu.available else "torch", "cuda": "triton" if fused else "torch"}
-    return Backends(plain, triton, cpu, MappingProxyType(auto))
+    return Backends(plain, triton, cpu, auto)
 
 
 def _triton() -> BackendStatus:

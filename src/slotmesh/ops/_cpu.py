@@ -20,6 +20,7 @@ from slotmesh.ops.problem import (
     Given,
     Problem,
     SolverSettings,
+    check_ratio,
     log_marginal,
     problem,
     scaled_temperature,
@@ -85,7 +86,7 @@ def _warn_once(missing: str) -> None:
         f"the C backend is unavailable: {missing}. {REMEDY}; {SWITCH}=0 in the environment chooses "
         "torch without this warning.",
         UserWarning,
-        stacklevel=4,  # the caller of mesh or sinkhorn
+        stacklevel=5,  # the caller of mesh or sinkhorn
     )
 
 
@@ -129,6 +130,8 @@ def quick_problem(given: Given) -> Problem:
             return problem(given)  # for its error
     *batch, m, n = clean.shape
     share = m / n
+    tau = scaled_temperature(given, tuple(batch))
+    check_ratio(given.op, clean, tau)
     return Problem(
         clean,
         clean.new_ones((*batch, m)),
@@ -137,7 +140,7 @@ def quick_problem(given: Given) -> Problem:
         clean.new_full((*batch, n), math.log(share)),
         None,
         None,
-        scaled_temperature(given, tuple(batch)),
+        tau,
     )
 
 

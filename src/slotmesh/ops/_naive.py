@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from slotmesh.ops._private import transform
 from slotmesh.ops.objectives import Objective
 from slotmesh.ops.problem import Problem, SolverSettings
 
@@ -101,7 +102,17 @@ def iterate(
         v = torch.where(done.unsqueeze(-1), v, next_v)
         u = torch.where(done.unsqueeze(-1), u, scale_slots(log_kernel, log_a, v))
         count = count + (~done).to(count.dtype)
+        if all_true(done):
+            break
     return Potentials(u, v, count)
+
+
+def all_true(done: Tensor) -> bool:
+    """Whether all batch elements are known to be done, without waiting for a GPU."""
+    plain = type(done) is Tensor and done.device.type == "cpu"
+    if not plain or torch.compiler.is_compiling() or transform() is not None:
+        return False
+    return bool(done.all())
 
 
 def solve(
@@ -216,7 +227,8 @@ def step_length(task: Problem, settings: SolverSettings) -> float | Tensor:
     if not settings.per_entry:
         return settings.length
     if task.slots is None and task.inputs is None:
-        return settings.length * float(m * n) ** 0.5
+        # Sizes may be symbols, for an exported program.
+        return settings.length * torch.sym_sqrt(torch.sym_float(m * n))  # pyright: ignore
     # One is a tensor; the other is no tensor either, because copying it would wait for a GPU.
     slots = m if task.slots is None else task.slots.sum(-1)
     inputs = n if task.inputs is None else task.inputs.sum(-1)

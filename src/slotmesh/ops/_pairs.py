@@ -7,6 +7,7 @@ from torch import Tensor
 
 from slotmesh.ops import checks
 from slotmesh.ops.problem import (
+    CONVERGED,
     Given,
     check_problem,
     compute_dtype,
@@ -17,8 +18,8 @@ from slotmesh.ops.problem import (
 from slotmesh.ops.transport import Transport
 
 # A pair that is not allowed costs as much as the dearest allowed one and, on top, the range of
-# allowed costs this many times, and temperatures: no potentials make up for that, so that its share
-# of the plan underflows to 0 on every backend.
+# allowed costs this many times, and temperatures: its share of the plan underflows to 0 on every
+# backend, unless the allowed pairs leave no other way and iterations are many.
 RANGES, TEMPERATURES = 64.0, 2000.0
 
 
@@ -29,12 +30,22 @@ class Framed(NamedTuple):
     pairs: Tensor | None  # (*batch, m, n), True where allowed; None for everywhere
     dtype: torch.dtype  # of the plan
 
-    def finish(self, t: Transport) -> Transport:
+    def finish(self, t: Transport, tol: float | None = None) -> Transport:
         """The result for the caller: pairs that are not allowed have no mass and infinite cost."""
         if self.pairs is None:
-            return t
-        plan = torch.where(self.pairs, t.plan, 0.0).to(self.dtype)
-        return t._replace(plan=plan, cost=torch.where(self.pairs, t.cost, torch.inf))
+            return t._replace(plan=t.plan.to(self.dtype))
+        # Where the allowed pairs cannot carry all mass, Sinkhorn pays the price in the end.
+        whole = t.plan.detach().to(t.marginal_error.dtype)
+        lost = torch.where(self.pairs, 0.0, whole).sum((-2, -1))
+        total = whole.sum((-2, -1)).clamp(min=torch.finfo(whole.dtype).tiny)
+        # It is missing from the sums of both sides.
+        error = t.marginal_error + 2.0 * lost / total
+        return t._replace(
+            plan=torch.where(self.pairs, t.plan, 0.0).to(self.dtype),
+            cost=torch.where(self.pairs, t.cost, torch.inf),
+            marginal_error=error,
+            converged=t.converged & (error <= (CONVERGED if tol is None else tol)),
+        )
 
 
 def framed(given: Given, dustbin: float | Tensor | None, pair_mask: Tensor | None) -> Framed:
@@ -72,11 +83,15 @@ def check_pairs(given: Given, pair_mask: object) -> None:
     """Check a mask of allowed pairs."""
     op, cost = given.op, given.cost
     batch, (m, n) = check_problem(given), cost.shape[-2:]
-    if not isinstance(pair_mask, Tensor) or pair_mask.dtype != torch.bool:
-        got = f"dtype {pair_mask.dtype}" if isinstance(pair_mask, Tensor) else type(pair_mask)
+    kind = f"a boolean tensor (..., {m}, {n}), True where a pair is allowed"
+    if not isinstance(pair_mask, Tensor):
         raise ValueError(
-            f"{op}: pair_mask has {got}, expected a boolean tensor (..., {m}, {n}), True where a "
-            "pair is allowed. Use pair_mask.bool()."
+            f"{op}: pair_mask is a {type(pair_mask).__name__}, expected {kind}. "
+            "Convert it with torch.as_tensor."
+        )
+    if pair_mask.dtype != torch.bool:
+        raise ValueError(
+            f"{op}: pair_mask has dtype {pair_mask.dtype}, expected {kind}. Use pair_mask.bool()."
         )
     if pair_mask.ndim < 2 or pair_mask.shape[-2:] != (m, n):
         raise ValueError(
@@ -135,15 +150,16 @@ def _with_dustbin(
     given: Given, dustbin: float | Tensor, pair_mask: Tensor | None
 ) -> tuple[Given, Tensor | None]:
     """A row and a column more, of one cost, with the mass of everything on the other side."""
-    cost, batch = given.cost, check_problem(given)
+    batch = check_problem(given)
+    # A price may be too large for half precision.
+    cost = given.cost.to(compute_dtype(given.cost))
     m, n = cost.shape[-2:]
-    price = _price(given, dustbin, batch)
+    price = _price(given, dustbin, batch).to(cost.dtype)
     cost = torch.cat((cost.expand(*batch, m, n), price.expand(*batch, m, 1)), -1)
     cost = torch.cat((cost, price.expand(*batch, 1, n + 1)), -2)
     slots, inputs = expanded_masks(given, batch)
-    like = cost.new_empty((), dtype=compute_dtype(cost))
     a, b = (
-        _masses(x, mask, (*batch, size), like)
+        _masses(x, mask, (*batch, size), cost)
         for x, mask, size in ((given.a, slots, m), (given.b, inputs, n))
     )
     total_a, total_b = a.sum(-1, keepdim=True), b.sum(-1, keepdim=True)
@@ -172,7 +188,8 @@ def _price(given: Given, dustbin: float | Tensor, batch: tuple[int, ...]) -> Ten
     """The cost of a pair with a dustbin (..., 1, 1)."""
     op, cost = given.op, given.cost
     if not isinstance(dustbin, Tensor):
-        return cost.new_full((1, 1), checks.as_number(op, "dustbin", dustbin))
+        number = checks.as_number(op, "dustbin", dustbin)
+        return torch.full((1, 1), number, dtype=compute_dtype(cost), device=cost.device)
     if not dustbin.is_floating_point() or not checks.broadcasts_to(dustbin.shape, batch):
         raise ValueError(
             f"{op}: dustbin is a tensor of shape {tuple(dustbin.shape)} and dtype {dustbin.dtype}, "
@@ -185,4 +202,4 @@ def _price(given: Given, dustbin: float | Tensor, batch: tuple[int, ...]) -> Ten
             "Move it with dustbin.to(cost.device)."
         )
     checks.check_finite(op, "dustbin", dustbin, "Look for an overflow upstream.")
-    return dustbin.to(cost.dtype)[..., None, None]
+    return dustbin[..., None, None]

@@ -9,7 +9,7 @@ from slotmesh.ops import checks
 from slotmesh.ops._cpu import cpu_transport, quick_problem, use_c
 from slotmesh.ops._fused import BACKENDS, Backend, fused_transport, use_kernel
 from slotmesh.ops._implicit import implicit_plan
-from slotmesh.ops._naive import descend, solve, step_length
+from slotmesh.ops._naive import all_true, descend, solve, step_length
 from slotmesh.ops._pairs import framed
 from slotmesh.ops.objectives import EntropyObjective, Objective
 from slotmesh.ops.problem import (
@@ -19,6 +19,7 @@ from slotmesh.ops.problem import (
     SolverSettings,
     check_problem,
     compute_dtype,
+    expanded_masks,
     full_precision,
     marginal_error,
     problem,
@@ -76,15 +77,17 @@ def mesh(
             size of the matrix. Default: 1, with which exact ties break at every size.
         n_steps: Number of descent steps on the cost.
         n_iters: Sinkhorn iterations in each step, and for the plan at the end. Default: 5; and with
-            ``step``, for the plan at the end 100 if the matrix is nearly square (at most 4 inputs
-            per slot, or 16 from 32 slots on, or the reverse), so that both marginals hold there.
+            ``step``, for the plan at the end 100 if the matrix is nearly square without its padding
+            (at most 4 inputs per slot, or 16 from 32 slots on, or the reverse), so that both
+            marginals hold there.
         temperature: Of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
         noise: Standard deviation of the Gaussian noise that breaks ties, or the noise itself as a
             tensor that broadcasts to the cost's shape. It has an effect if it exceeds the rounding
             of the cost, in float32 about 1e-7 of the largest entry. With 0, rows that are bitwise
             equal keep equal plans; equal slots whose costs a matrix product rounded differently may
             not, depending on the processor.
-        generator: Source of the noise, for reproducible results.
+        generator: Source of the noise, for reproducible results. ``torch.compile`` takes none:
+            pass ``noise`` as a tensor there.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
         pair_mask: ``(..., m, n)``, True where slot and input may be paired; as for
@@ -166,14 +169,24 @@ def mesh(
         t = fused_transport(given, settings, noise=drawn)
     else:
         t = _elsewhere(given, backend, settings, beyond, drawn, objective)
-    if n_iters is None and lr is None and _nearly_square(*given.cost.shape[-2:]):
+    if n_iters is None and lr is None:
         t = _converge(given, t, settings, backend)
     return t if frame is None else frame.finish(t)
 
 
-def _nearly_square(m: int, n: int) -> bool:
-    few, many = min(m, n), max(m, n)
-    return 1 < many <= (16 if few >= 32 else 4) * few
+def _nearly_square(given: Given) -> bool | Tensor:
+    """Whether a matrix is nearly square without its padding; by batch element if it has some."""
+    m, n = given.cost.shape[-2:]
+    if given.slot_mask is None and given.input_mask is None:
+        few, many = min(m, n), max(m, n)
+        return 1 < many <= (16 if few >= 32 else 4) * few
+    batch, device = check_problem(given), given.cost.device
+    rows, columns = (
+        torch.full(batch, size, device=device) if mask is None else mask.sum(-1)
+        for mask, size in zip(expanded_masks(given, batch), (m, n), strict=True)
+    )
+    few, many = torch.minimum(rows, columns), torch.maximum(rows, columns)
+    return (many > 1) & (many <= torch.where(few >= 32, 16, 4) * few)
 
 
 def _elsewhere(
@@ -213,16 +226,29 @@ def _elsewhere(
 
 
 def _converge(given: Given, t: Transport, settings: SolverSettings, backend: Backend) -> Transport:
-    """Continue the last Sinkhorn until both marginals hold."""
+    """Continue the last Sinkhorn of nearly square matrices until both marginals hold."""
+    square = _nearly_square(given)
+    if square is False or (isinstance(square, Tensor) and all_true(~square)):
+        return t
     longer = solved(
-        given._replace(op="sinkhorn", cost=t.cost),
+        given._replace(cost=t.cost),
         SolverSettings(n_iters=N_LAST - settings.n_iters, implicit=settings.implicit),
         (t.u, t.v),
         backend,
     )
-    return longer._replace(
+    longer = longer._replace(
         plan=longer.plan.to(given.cost.dtype), n_iters=longer.n_iters + settings.n_iters
     )
+    if not isinstance(square, Tensor):
+        return longer
+
+    def chosen(name: str) -> Tensor:
+        ours, theirs = getattr(longer, name), getattr(t, name)
+        where = square.reshape(*square.shape, *(1,) * (ours.ndim - square.ndim))
+        return torch.where(where, ours, theirs)
+
+    changed = ("plan", "u", "v", "marginal_error", "n_iters", "converged")
+    return t._replace(**{name: chosen(name) for name in changed})
 
 
 def _draw(

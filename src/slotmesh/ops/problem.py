@@ -1,5 +1,6 @@
 """One transport problem: what the caller passed, checked, and in the form that solvers share."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -100,6 +101,7 @@ def problem(given: Given, *, balanced: bool = True) -> Problem:
     clean, slots, inputs = clean_cost(given)
     a, b = marginals(given, slots, inputs, clean, balanced=balanced)
     tau = scaled_temperature(given, tuple(clean.shape[:-2]))
+    check_ratio(given.op, clean, tau)
     return Problem(clean, a, b, log_marginal(a), log_marginal(b), slots, inputs, tau)
 
 
@@ -215,7 +217,14 @@ def scaled_temperature(given: Given, batch: tuple[int, ...]) -> float | Tensor:
     """The temperature, ready to divide the cost (*batch, m, n)."""
     op, temperature, device = given.op, given.temperature, given.cost.device
     if not isinstance(temperature, Tensor):
-        return checks.as_real(op, "temperature", temperature, positive=True)
+        number = checks.as_real(op, "temperature", temperature, positive=True)
+        dtype = compute_dtype(given.cost)
+        if number > torch.finfo(dtype).max:
+            raise ValueError(
+                f"{op}: temperature is {number}, expected a number that {dtype} can hold. Lower "
+                "it, or pass cost.double()."
+            )
+        return number
     if not checks.broadcasts_to(temperature.shape, batch):
         raise ValueError(
             f"{op}: temperature has shape {tuple(temperature.shape)}, expected one that broadcasts "
@@ -233,6 +242,21 @@ def scaled_temperature(given: Given, batch: tuple[int, ...]) -> float | Tensor:
             "0. Use softplus or exp to make a learned temperature."
         )
     return temperature.to(compute_dtype(given.cost))[..., None, None]
+
+
+def check_ratio(op: str, cost: Tensor, tau: float | Tensor) -> None:
+    """Check that cost over temperature does not overflow, where values may be read."""
+    tensors = (cost, tau if isinstance(tau, Tensor) else None)
+    if not checks.can_read_values(*tensors) or cost.numel() == 0:
+        return
+    least = float(tau.detach().amin()) if isinstance(tau, Tensor) else tau
+    # Only then can a quotient be larger than a cost.
+    if least < 1 and not math.isfinite((cost.detach().abs().amax() / least).item()):
+        raise ValueError(
+            f"{op}: cost / temperature exceeds what {cost.dtype} can hold (the largest cost is "
+            f"{cost.detach().abs().amax().item():.4g}, the lowest temperature {least:.4g}), "
+            "expected a finite quotient. Raise the temperature, or pass cost.double()."
+        )
 
 
 def temperature_of(given: Given, u: Tensor) -> Tensor:

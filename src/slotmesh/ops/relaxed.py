@@ -9,13 +9,14 @@ its mass after each iteration.
 """
 
 import math
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from slotmesh.ops import checks
-from slotmesh.ops._naive import Potentials, softmax, start
+from slotmesh.ops._naive import Potentials, all_true, softmax, start
 from slotmesh.ops.problem import (
     CONVERGED,
     Given,
@@ -80,8 +81,8 @@ def relaxation(
 
 
 def _penalty(op: str, value: object) -> float:
-    if isinstance(value, float) and value == math.inf:
-        return value
+    if isinstance(value, Real) and value == math.inf:
+        return math.inf
     return checks.as_real(op, "penalty", value, positive=True)
 
 
@@ -93,9 +94,7 @@ def relaxed_transport(
     with full_precision(given.cost):
         log_kernel = -task.cost / task.tau
         found = _iterate(task, log_kernel, settings, relaxed, start(task, u))
-        exponent = log_kernel + found.u.unsqueeze(-1) + found.v.unsqueeze(-2)
-        some = (task.a.sum(-1) > 0) & (task.b.sum(-1) > 0)
-        plan = torch.where(some[..., None, None], exponent.exp(), 0.0)
+        plan = _plan(task, log_kernel, found.u, found.v)
         error = _error(task, plan.detach(), found.v.detach(), relaxed)
     return Transport(
         plan=plan.to(given.cost.dtype),
@@ -119,19 +118,31 @@ def _iterate(
     v = torch.zeros_like(task.b)
     count = torch.zeros(u.shape[:-1], dtype=torch.int64, device=u.device)
     done = torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
-    for k in range(settings.n_iters):
-        next_u, next_v, next_factor = _once(task, log_kernel, relaxed, u, factor)
-        if settings.tol is not None and k > 0:
-            drift = torch.where(task.b > 0, (v - next_v).detach(), 0.0)
-            drift = drift + (factor - next_factor).detach().unsqueeze(-1)
-            change = (mass * torch.expm1(drift)).abs().sum(-1) / total
-            done = done | (change <= settings.tol)
-            frozen = done.unsqueeze(-1)
-            next_u, next_v = torch.where(frozen, u, next_u), torch.where(frozen, v, next_v)
-            next_factor = torch.where(done, factor, next_factor)
-        u, v, factor = next_u, next_v, next_factor
+    for _ in range(settings.n_iters):
+        now = _once(task, log_kernel, relaxed, u, factor)
         count = count + (~done).to(count.dtype)
+        if settings.tol is None:
+            u, v, factor = now
+        else:
+            frozen = done.unsqueeze(-1)
+            # Sums may be as they should before the plan is: it must have come to rest as well.
+            drift = torch.where(task.b > 0, (v - now[1]).detach(), 0.0)
+            drift = drift + (factor - now[2]).detach().unsqueeze(-1)
+            change = (mass * torch.expm1(drift)).abs().sum(-1) / total
+            u, v = torch.where(frozen, u, now[0]), torch.where(frozen, v, now[1])
+            factor = torch.where(done, factor, now[2])
+            plan = _plan(task, log_kernel, u + factor.unsqueeze(-1), v).detach()
+            error = _error(task, plan, v.detach(), relaxed)
+            done = done | ((error <= settings.tol) & (change <= settings.tol))
+            if all_true(done):
+                break
     return Potentials(u + factor.unsqueeze(-1), v, count)
+
+
+def _plan(task: Problem, log_kernel: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    exponent = log_kernel + u.unsqueeze(-1) + v.unsqueeze(-2)
+    some = (task.a.sum(-1) > 0) & (task.b.sum(-1) > 0)
+    return torch.where(some[..., None, None], exponent.exp(), 0.0)
 
 
 def _once(

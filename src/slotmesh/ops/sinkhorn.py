@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from slotmesh.ops import checks
@@ -64,7 +65,8 @@ def sinkhorn(
         b: Mass of each input ``(..., n)``. Default: uniform, with the total of ``a``.
         n_iters: Number of iterations; with ``tol``, the maximum number.
         tol: Stop a batch element once its :attr:`~slotmesh.ops.Transport.marginal_error` is at
-            most this. Each element stops by itself, and nothing waits for the GPU.
+            most this. Each element stops by itself, and nothing waits for the GPU: there and inside
+            ``torch.compile`` all ``n_iters`` iterations take their time.
         temperature: Strength of the entropy regularisation; a float above 0 or a tensor that
             broadcasts against the batch dimensions ``(...)``.
         init: Potentials ``(u, v)`` of an earlier result to start from. Only ``u`` matters: the
@@ -88,7 +90,8 @@ def sinkhorn(
             ``reg_type="entropy"``).
         grad: ``"unroll"`` differentiates through the iterations and is exact at any number of
             them; ``"implicit"`` differentiates the fixed point: constant memory, exact once
-            converged, and only the plan carries a gradient, not ``u`` and ``v``.
+            converged, in reverse mode only, and only the plan carries a gradient, not ``u`` and
+            ``v``.
         backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
             less, at most 1,024 slots and 65,536 inputs, no ``tol``, first derivatives only, and of
             ``torch.func`` only inside ``vmap``); ``"cpu"``, C code, several times as fast as torch
@@ -136,7 +139,7 @@ def sinkhorn(
                 "Use backend='torch', which supports it."
             )
         t = relaxed_transport(given, settings, relaxed, _slot_potentials(given, init))
-    return t if frame is None else frame.finish(t)
+    return t if frame is None else frame.finish(t, settings.tol)
 
 
 def solved(
@@ -148,7 +151,7 @@ def solved(
     """Balanced transport by the backend that is asked for, or the fastest."""
     cost = given.cost
     beyond = None if settings.tol is None else "tol is given"
-    warm = init if isinstance(init, tuple) else ()
+    warm = init if isinstance(init, tuple | list) else ()  # pyright: ignore
     if use_kernel(given, backend, settings, beyond, *warm):
         return fused_transport(given, settings, init=_slot_potentials(given, init))
     in_c = use_c(given, backend, beyond, *warm)
@@ -195,4 +198,23 @@ def _slot_potentials(given: Given, init: tuple[Tensor, Tensor] | None) -> Tensor
                 f"{op}: init {name} has shape {tuple(potential.shape)}, expected one that "
                 f"broadcasts to {(*batch, size)}. Pass init=(t.u, t.v) of the same batch."
             )
+    _check_start(given, init[0], (*batch, cost.shape[-2]))
     return init[0]
+
+
+def _check_start(given: Given, u: Tensor, shape: tuple[int, ...]) -> None:
+    """Check first potentials, of which only -inf may be infinite: for slots without mass."""
+    if not checks.can_read_values(u, given.slot_mask):
+        return
+    first = u.detach().expand(shape)
+    if given.slot_mask is not None:
+        first = torch.where(given.slot_mask, first, 0.0)
+    wrong = first.isnan() | (first == torch.inf)
+    wrong |= (first == -torch.inf).all(-1, keepdim=True)
+    if bool(wrong.any()):
+        at = [int(i) for i in wrong.nonzero()[0]]
+        raise ValueError(
+            f"{given.op}: init u has {int(wrong.sum())} entries that are no potentials (the first "
+            f"is {first[tuple(at)].item()} at {at}), expected finite numbers, or -inf for slots "
+            "without mass. Pass init=(t.u, t.v) of a result that is finite."
+        )

@@ -75,7 +75,9 @@ class Transport(NamedTuple):
         finite = self.cost.isfinite()
         cost = torch.where(finite, self.cost, 0.0).to(self.u.dtype)
         sums = self.u.unsqueeze(-1) + self.v.unsqueeze(-2)
-        log = torch.where(finite & sums.isfinite(), sums - cost / tau, -torch.inf)
+        # A batch element without any mass has potentials all the same.
+        some = (self.plan.detach() != 0).flatten(-2).any(-1)[..., None, None]
+        log = torch.where(finite & sums.isfinite() & some, sums - cost / tau, -torch.inf)
         return torch.where(soft, log, self.plan.detach().to(log.dtype).log())
 
     def entropy(self, *, normalized: bool = False) -> Tensor:

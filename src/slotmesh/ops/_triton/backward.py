@@ -221,7 +221,9 @@ def backward_kernel(
     )
     b += element * n
     input_mask += element * n
-    _, even, some, turn = count_inputs(b, input_mask, sum_of(mass, 0), place, chunks, post, turn, C)
+    _, _, even, some, turn = count_inputs(
+        b, input_mask, sum_of(mass, 0), place, chunks, post, turn, C
+    )
     masses = (b, input_mask, even, some)
     if C.tau:
         temperature = tl.load(tau + element)

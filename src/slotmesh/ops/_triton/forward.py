@@ -327,13 +327,17 @@ def forward_kernel(
     b += element * n
     input_mask += element * n
     total = sum_of(mass, 0)
-    real_inputs, even, some, turn = count_inputs(b, input_mask, total, place, chunks, post, turn, C)
+    real_inputs, heavy, even, some, turn = count_inputs(
+        b, input_mask, total, place, chunks, post, turn, C
+    )
     masses = (b, input_mask, even, some)
     if C.tau:
         temperature = tl.load(tau + element)
     scale = -LOG2E / temperature
     if C.per_entry:
         length = length * tl.sqrt(real_slots * real_inputs)
+    # One slot or one input leaves nothing to decide: a step would follow rounding.
+    length = tl.where((real_slots > 1) & (heavy > 1), length, 0.0)
     first = tl.full((C.M,), 0.0, tl.float32)
     if C.init:
         first = tl.load(init + element * m + rows, mask=rows < m, other=0.0)

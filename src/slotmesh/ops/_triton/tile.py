@@ -243,7 +243,7 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
 
 @triton.jit
 def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexpr):
-    """How many inputs are real, the mass of each if uniform, and whether any has some."""
+    """How many inputs are real and have mass, the mass of each if uniform, and if any has some."""
     rows, m, n, start, stop, pitch, edge = place
     real = total * 0 + n
     heavy = real
@@ -270,7 +270,7 @@ def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexp
     some = heavy > 0
     if not C.marginals:
         some = some & (even >= SMALLEST)
-    return real, even, some, turn
+    return real, heavy, even, some, turn
 
 
 @triton.jit
