@@ -135,8 +135,8 @@ def _package(package: str, name: str | Path) -> Any:
     if importlib.util.find_spec(package) is None:
         raise BackboneError(
             f"{name} is no folder of a model that can be loaded without {package}, which is not "
-            f"installed. Install it with pip install {package}, or pass another folder or name such as "
-            "facebook/dinov2-small."
+            f"installed. Install it with pip install {package}, or pass another folder or name "
+            "such as facebook/dinov2-small."
         )
     return importlib.import_module(package)
 
