@@ -1,10 +1,11 @@
-"""Write the measured part of frozen-features.md: python docs/make_frozen_features.py.
+"""Write the measured part of frozen-features.md: python -m docs.make_frozen_features.
 
 Reads what `python -m paper features` wrote: results/features/clevrtex.json and the pictures beside
 it.
 """
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,14 @@ def render(found: dict[str, Any]) -> str:
     device = found["environment"].get("device", "")
     text = (
         f"In percent, on {first['n']:,} test images, one seed: differences of a few points may be "
-        "chance. *blind* is a fixed grid. The encoder took "
+        "chance. *blind* is a fixed grid. The encoder was trained for "
         f"{encoder['settings']['encoder_steps']:,} steps of "
-        f"{encoder['settings']['encoder_batch']} images, each variant "
-        f"{settings['steps']:,} steps of {settings['data.batch_size']} with a decoder of "
+        f"{encoder['settings']['encoder_batch']} images, and each variant for "
+        f"{settings['steps']:,} steps of {settings['data.batch_size']}, with a decoder of "
         f"{settings['model.layers']} x {settings['model.hidden']}, on {device}. "
         "`results/features/clevrtex.json` has everything."
     )
-    return "\n".join([*lines, "", text, ""])
+    return "\n".join([*lines, "", textwrap.fill(text, 100, break_on_hyphens=False), ""])
 
 
 def picture(files: list[Path]) -> Image.Image:

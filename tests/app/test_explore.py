@@ -267,7 +267,7 @@ def test_without_gradio(
         main(["explore"])
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "pip install 'slotmesh[app]'" in said
+    assert "pip install 'gradio>=6.10'" in said
 
 
 def test_a_port_that_is_taken() -> None:

@@ -218,7 +218,7 @@ def test_what_is_not_here_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.M
         (unknown, "has neither a model_type"),
         (broken, "cannot be read"),
         ("someone/a-vit", r"fetching someone/a-vit from the Hugging Face hub failed \(no route\)"),
-        ("vit_small_patch14_dinov2", r"pip install 'slotmesh\[backbones\]'"),
+        ("vit_small_patch14_dinov2", r"Install it with pip install timm"),
         (timm_folder(tmp_path / "timm"), r"without timm, which is not installed"),
     ):
         with pytest.raises(BackboneError, match=said) as error:

@@ -41,8 +41,8 @@ def run_explore(settings: Explore, console: Console | None = None) -> None:
     console = Console() if console is None else console
     if find_spec("gradio") is None:
         raise ValueError(
-            "slotmesh explore needs Gradio: pip install 'slotmesh[app]' (in a clone: pip install "
-            "'.[app]')."
+            "slotmesh explore needs Gradio, which is not installed. Install it with "
+            "pip install 'gradio>=6.10'"
         )
     if settings.port is not None and not 1 <= settings.port <= 65535:
         raise ValueError(f"--port is {settings.port}, expected 1 to 65535.")

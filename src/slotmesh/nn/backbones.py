@@ -18,7 +18,6 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _WEIGHTS = "model.safetensors"
 _FILES = ("config.json", "preprocessor_config.json", "*.safetensors", "*.safetensors.index.json")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_INSTALL = "Install it with pip install 'slotmesh[backbones]'"
 
 
 class BackboneError(ValueError):
@@ -136,7 +135,8 @@ def _package(package: str, name: str | Path) -> Any:
     if importlib.util.find_spec(package) is None:
         raise BackboneError(
             f"{name} is no folder of a model that can be loaded without {package}, which is not "
-            f"installed. {_INSTALL}, or pass another folder or name such as facebook/dinov2-small."
+            f"installed. Install it with pip install {package}, or pass another folder or name "
+            "such as facebook/dinov2-small."
         )
     return importlib.import_module(package)
 

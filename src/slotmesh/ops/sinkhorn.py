@@ -52,8 +52,8 @@ def sinkhorn(
     are not broken (see :func:`slotmesh.mesh`).
 
     Costs of any size neither overflow nor make gradients unbounded. The precision of plan and
-    gradients is limited by the rounding of the largest ``cost / temperature``: three digits remain
-    at 1e4 in float32 and at 1e12 in float64, none at 1e7 and 1e15. Beyond that, pass
+    gradients is limited by the rounding of the largest ``cost / temperature``: about three digits
+    remain at 1e4 in float32 and at 1e13 in float64, and none at 1e8 and 1e17. Beyond that, pass
     ``cost.double()`` or raise the temperature. Low temperatures need many iterations; where
     ``converged`` is False, ``grad="implicit"`` is not the gradient of the plan.
 

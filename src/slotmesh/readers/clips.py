@@ -33,7 +33,7 @@ def require_av(reader: str) -> ModuleType:
     except ImportError as error:
         raise ValueError(
             f"{reader}: videos are read with PyAV, which is not installed. "
-            "Run: pip install 'slotmesh[video]'"
+            "Install it with pip install av"
         ) from error
 
 
