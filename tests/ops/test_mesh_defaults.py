@@ -170,6 +170,7 @@ def test_padding_does_not_change_what_counts_as_square():
     real = torch.arange(40) < torch.tensor([[8], [40]])
     mixed = mesh(torch.rand(2, 4, 40, generator=rng), input_mask=real)
     assert mixed.n_iters.tolist() == [100, 5]
+    assert mesh(torch.rand(4, 40, generator=rng), input_mask=real[0]).n_iters == 100
 
 
 def test_a_program_of_any_size():

@@ -244,7 +244,7 @@ def _converge(given: Given, t: Transport, settings: SolverSettings, backend: Bac
 
     def chosen(name: str) -> Tensor:
         ours, theirs = getattr(longer, name), getattr(t, name)
-        where = square.reshape(*square.shape, *(1,) * (ours.ndim - square.ndim))
+        where = square[(..., *(None,) * (ours.ndim - square.ndim))]
         return torch.where(where, ours, theirs)
 
     changed = ("plan", "u", "v", "marginal_error", "n_iters", "converged")
