@@ -221,8 +221,7 @@ def _table(table: TrainedTable, found: dict[str, list[RunRecord]]) -> Any:
     """Return our results beside the paper's as a table for the terminal."""
     from rich.table import Table
 
-    from paper.page.markdown import as_printed
-    from slotmesh.training.report.compare import heading
+    from slotmesh.training.report.compare import as_printed, heading
 
     metrics = metrics_of(table.rows.values(), found)
     drawn = Table(title=f"{table.paper}, test samples", title_justify="left")

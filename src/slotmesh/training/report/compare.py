@@ -48,6 +48,28 @@ def shown(name: str, value: float, std: float | None = None) -> str:
     return f"{value:.3f}"
 
 
+def as_printed(name: str, value: float, std: float | None) -> str:
+    """A result of the paper with the digits that it prints.
+
+    Example:
+        >>> from slotmesh.training.report.compare import as_printed
+        >>> as_printed("fg_ari", 0.9, 0.05), as_printed("nrmse", 0.5, None)
+        ('90.0 ± 5.0', '0.50')
+    """
+    return shown(name, value, std) if name in PERCENT else f"{value:.2f}"
+
+
+def in_words(name: str, value: float) -> str:
+    """A metric and its value, for text.
+
+    Example:
+        >>> from slotmesh.training.report.compare import in_words
+        >>> in_words("fg_ari", 0.9), in_words("nrmse", 0.5)
+        ('FG-ARI 90.0 %', 'RMSE / sigma 0.500')
+    """
+    return f"{NAMES.get(name, name)} {shown(name, value)}{' %' if name in PERCENT else ''}"
+
+
 def heading(name: str) -> str:
     """The heading of a column of results."""
     return NAMES.get(name, name) + (", %" if name in PERCENT else "")
@@ -122,19 +144,22 @@ def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
         cells = [
             [
                 row.label,
-                *(_as_printed(m, *row.results[m]) if m in row.results else "—" for m in metrics),
+                *(as_printed(m, *row.results[m]) if m in row.results else "—" for m in metrics),
                 "" if row.args is None else shlex.join(["slotmesh", "train", row.task, *row.args]),
             ]
             for row in rows
         ]
         head = ["Model", *(heading(m) for m in metrics), "Command"]
-        made.append(
-            (
-                f"The paper's {table}: {TABLES[table]}" if table in TABLES else table,
-                Grid(head, cells),
-            )
-        )
+        made.append((_caption(table), Grid(head, cells)))
     return made
+
+
+def _caption(table: str) -> str:
+    known = TABLES.get(table)
+    if known is None:
+        return table
+    numbers = f" {known.numbers.capitalize()}." if known.numbers else ""
+    return f"The paper's {table}: {known.about}{numbers}"
 
 
 def diagnostics(found: list[Found], marks: list[Mark]) -> Grid | None:
@@ -300,12 +325,7 @@ def _values(found: Found) -> dict[str, float]:
 def _of_paper(found: Found, name: str) -> str:
     if found.row is None or name not in found.row.results:
         return ""
-    return f"paper {_as_printed(name, *found.row.results[name])}"
-
-
-def _as_printed(name: str, value: float, std: float | None) -> str:
-    """A result with the digits that the paper has."""
-    return shown(name, value, std) if name in PERCENT else f"{value:.2f}"
+    return f"paper {as_printed(name, *found.row.results[name])}"
 
 
 def _best(found: list[Found], metrics: list[str]) -> dict[str, float]:
