@@ -103,8 +103,8 @@ def fit(
         if backbone is not None:
             model["backbone"] = str(backbone)
             data |= {"size": size, "cache": folder.with_name(f"{folder.name}-features")}
-        data |= {"square": square} if square else {}
-        data |= {"batch_size": batch_size} if batch_size else {}
+        data |= {"square": square} if square is not None else {}
+        data |= {"batch_size": batch_size} if batch_size is not None else {}
         changes: dict[str, Any] = {"seed": seed, "out": folder}
         if steps is not None:
             every = max(1, steps // 5)
