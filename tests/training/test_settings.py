@@ -252,7 +252,7 @@ def damage(name: str, value: Any) -> dict[str, Any]:
         ("task", "clevrer"),
         ("task", ["clevrer-s"]),
         ("task", None),
-        ("variant", "SA-EMD"),
+        ("variant", "SB"),
         ("variant", 3),
         ("preset", "fast"),
         ("steps", "many"),

@@ -98,7 +98,7 @@ def test_flags_of_others_are_refused(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("clevrtex", "--variant", "SA-EMD"), "--variant is 'SA-EMD', expected one of SA, SA-SH"),
+        (("clevrtex", "--variant", "SB"), "--variant is 'SB', expected one of SA, SA-SH, SA-EMD"),
         (("clevrtex", "--variant", "MESH"), "--variant is 'MESH', expected one of"),
         (("clevrtex", "--preset", "slow"), "--preset is 'slow', expected quick or paper"),
         (("clevrtex", "--data.root", "[/gone]"), "--data.root is [/gone], which does not exist"),

@@ -55,7 +55,7 @@ def fit(
         size: Width and height that images are resized to; default from their size, at most 32 for
             ``"quick"`` and 64 for ``"paper"``; that of the backbone, if there is one.
         batch_size: Images per step.
-        variant: Which slot attention: SA, SA-SH or SA-MESH.
+        variant: Which slot attention: SA, SA-SH, SA-EMD or SA-MESH.
         backbone: Reconstruct the features of this frozen vision model in place of colours, which
             photographs need: its folder, or a name such as ``facebook/dinov2-small``.
         start: Where the other settings start: ``"quick"`` is a small network, for minutes on a CPU;

@@ -14,7 +14,7 @@ from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader, cl
 from slotmesh.readers.images import Square, chosen, find_images, find_masks
 from slotmesh.readers.videos import find_videos
 from slotmesh.training.settings import Data, Optim, Settings, at_least
-from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, quick_transport
+from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, with_lr
 from slotmesh.training.tasks.experiment import Goal, Source, Split
 from slotmesh.training.tasks.folder import Loaded, load, load_file
 from slotmesh.training.tasks.image_model import ImageModel
@@ -372,7 +372,7 @@ def _scheduled(start: Any, n_train: int) -> Any:
         optim = Optim(lr=4e-4, warmup=steps // 50, half_life=steps // 5, clip=0.1)
     every = steps // (5 if start.preset == "quick" else 50)
     # The norm of a step over a matrix that grows with the image: 8 for 64 x 64, as in the paper.
-    transport = quick_transport(start.transport, start.data.size / 8)
+    transport = with_lr(start.transport, start.data.size / 8)
     changes = {"steps": steps, "val_every": every, "save_every": every}
     return replace(start, optim=optim, transport=transport, **changes)
 
