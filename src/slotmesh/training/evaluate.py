@@ -181,7 +181,7 @@ def evaluate_run(
         },
         "slots": _usage(made, model, source, min(n, _USAGE), size, place) if usage else {},
         "seconds": round(time.perf_counter() - began, 2),
-        "environment": {"command": command_line()} | environment() | {"device": str(place)},
+        "environment": command_line() | environment() | {"device": str(place)},
     }
     if out is not None:
         write_whole(out / "evaluation.csv", _csv(whole))

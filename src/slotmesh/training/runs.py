@@ -227,7 +227,7 @@ def prepare(settings: Settings) -> Path | None:
         # A run's folder may be moved.
         values = plain(replace(settings, out=None, overwrite=False))
         write_whole(kept, json.dumps(values, indent=2) + "\n")
-        described = {"command": command_line()} | environment()
+        described = command_line() | environment()
         write_whole(folder / "environment.json", json.dumps(described, indent=2) + "\n")
         for name in ("checkpoints", "pictures"):
             (folder / name).mkdir(exist_ok=True)
