@@ -15,7 +15,7 @@ from paper.table1.group import train_group
 from paper.table1.record import GroupRecord, read, write
 from slotmesh.environment import environment
 from slotmesh.training.places import place_of
-from slotmesh.training.settings import at_least, flag
+from slotmesh.training.settings import INCIDENTAL, at_least, flag
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
 
 Variant = Literal["SA", "SA-SH", "SA-EMD", "SA-MESH"]
@@ -23,17 +23,7 @@ VARIANTS: tuple[Variant, ...] = ("SA", "SA-SH", "SA-EMD", "SA-MESH")
 """The rows of Table 1."""
 
 # Settings that differ between the runs of a group, or do not change their numbers.
-_NOT_SHARED = (
-    "seed",
-    "out",
-    "overwrite",
-    "val_every",
-    "save_every",
-    "log_every",
-    "hardware",
-    "data.sigma",
-    "data.val_size",
-)
+_NOT_SHARED = (*INCIDENTAL, "seed", "val_every", "data.sigma", "data.val_size")
 
 
 @dataclass(frozen=True)
@@ -166,7 +156,7 @@ def _finished(
     if overwrite or not path.exists():
         return None
     record = read(path)
-    other = difference(record.settings, shared(job.settings))
+    other = difference(record.settings, shared(job.settings), ignore=INCIDENTAL)
     fix = "Choose another folder with --out, or pass --overwrite."
     if other is not None:
         name, old, new = other

@@ -22,6 +22,7 @@ from paper.tables.record import (
 from slotmesh.training.export import weights_name
 from slotmesh.training.published import published_rows
 from slotmesh.training.runs import open_run
+from slotmesh.training.settings import INCIDENTAL
 
 from .test_page import row, section
 
@@ -195,7 +196,7 @@ def test_committed_results_are_whole(table: Any) -> None:
     for one in runs:
         asked = KINDS[table.name](steps=one.steps)
         expected = deciding(settings_of(asked, one.row, one.seed))
-        assert difference(one.settings, expected, ignore=("hardware.precision",)) is None
+        assert difference(one.settings, expected, ignore=INCIDENTAL) is None
         assert one.train["step"][-1] == one.steps or one.failed is not None
         assert "/" not in one.command
         assert (folder / "curves.svg").is_file()

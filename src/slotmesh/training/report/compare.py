@@ -1,18 +1,16 @@
 """Results of runs beside the paper's."""
 
 import contextlib
-import dataclasses
 import math
 import shlex
 import statistics
-from dataclasses import replace
 from typing import Any
 
 from slotmesh.report.marks import Mark
 from slotmesh.report.run_page import Cell, Grid, ResultRow
 from slotmesh.training.published import TABLES, flags, published_rows
 from slotmesh.training.report.collect import Found
-from slotmesh.training.settings import Settings, flag, plain
+from slotmesh.training.settings import INCIDENTAL, Settings, flag, is_one_of, leaves, plain
 from slotmesh.training.tasks import preset
 
 NAMES = {
@@ -35,8 +33,8 @@ PERCENT = frozenset(NAMES) - {"nrmse"}
 # Runs that a note names.
 _MOST_NAMED = 3
 # What may differ between runs that are the same but for their seed.
-_NOT_THE_RUN = ("seed", "out", "overwrite", "hardware", "save_every", "log_every", "val_every")
-_NOT_THE_RESULT = (*_NOT_THE_RUN, "preset", "data.root", "data.workers", "data.val_size")
+_NOT_THE_RUN = (*INCIDENTAL, "seed", "val_every")
+_NOT_THE_RESULT = (*_NOT_THE_RUN, "preset", "data.root", "data.val_size")
 
 
 def shown(name: str, value: float, std: float | None = None) -> str:
@@ -278,16 +276,6 @@ def differences(settings: Settings, start: Settings) -> dict[str, Any]:
     }
 
 
-def leaves(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """All settings by their names with dots."""
-    made: dict[str, Any] = {}
-    for entry in dataclasses.fields(settings):
-        value = getattr(settings, entry.name)
-        name = prefix + entry.name
-        made |= leaves(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
-    return made
-
-
 def _unlike_paper(found: Found) -> str:
     assert found.row is not None
     usual = leaves(found.row.settings())
@@ -295,7 +283,7 @@ def _unlike_paper(found: Found) -> str:
     return ", ".join(
         f"{flag(name)} is {value} ({usual.get(name)} there)"
         for name, value in changes.items()
-        if name not in _NOT_THE_RESULT and name.split(".")[0] not in _NOT_THE_RESULT
+        if not is_one_of(name, _NOT_THE_RESULT)
     )
 
 
@@ -368,10 +356,9 @@ def _seeds(found: list[Found]) -> list[list[int]]:
     """Runs that differ in their seed alone, if there are several."""
     groups: dict[str, list[int]] = {}
     for i, one in enumerate(found):
-        same = replace(one.settings, seed=0, out=None, overwrite=False)
-        names = {k: v for k, v in plain(same).items() if k not in _NOT_THE_RUN}
+        same = {k: v for k, v in leaves(one.settings).items() if not is_one_of(k, _NOT_THE_RUN)}
         if _values(one):
-            groups.setdefault(str(names), []).append(i)
+            groups.setdefault(str(same), []).append(i)
     different = [group for group in groups.values() if len(group) > 1]
     return [g for g in different if len({found[i].settings.seed for i in g}) == len(g)]
 
