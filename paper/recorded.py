@@ -59,10 +59,15 @@ def current_command(recorded: str) -> str:
         >>> from paper.recorded import current_command
         >>> current_command("slotmesh reproduce table1 --variants SA")
         'python -m paper table1 --variants SA'
+        >>> current_command("slotmesh reproduce table1 --seeds 3")
+        'python -m paper table1 --n-seeds 3'
     """
     words = shlex.split(recorded)
     if tuple(words[:2]) == _FORMER:
         words[:2] = _PROGRAM
+    if tuple(words[:3]) == _PROGRAM and words[3].startswith("table1"):
+        # In other tables it is a list of seeds.
+        words = ["--n-seeds" if word == "--seeds" else word for word in words]
     return shlex.join(words)
 
 

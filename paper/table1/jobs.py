@@ -30,8 +30,8 @@ _NOT_SHARED = (*INCIDENTAL, "seed", "val_every", "data.sigma", "data.val_size")
 class Effort:
     """How many runs to train, for how long, and where; the paper's numbers by default."""
 
-    seeds: int = 5
-    """Runs per cell."""
+    n_seeds: int = 5
+    """Runs per cell, each with a seed of its own."""
     first_seed: int = 0
     """The first of the consecutive seeds."""
     steps: int = 20_000
@@ -95,10 +95,10 @@ def run_jobs(
     Raises:
         ValueError: If the folder holds results with other settings.
     """
-    at_least("seeds", effort.seeds, 1)
+    at_least("n_seeds", effort.n_seeds, 1)
     at_least("first_seed", effort.first_seed, 0)
     device = place_of(effort.device)
-    seeds = list(range(effort.first_seed, effort.first_seed + effort.seeds))
+    seeds = list(range(effort.first_seed, effort.first_seed + effort.n_seeds))
     jobs = [replace(job, settings=effort.sized(job.settings)) for job in jobs]
     # Report mistakes before the work starts, not after part of it.
     finished = {job.name: _finished(folder, job, seeds, split, effort.overwrite) for job in jobs}
