@@ -73,12 +73,20 @@ class ImageData(Data):
         at_least("data.size", self.size, 8)
         at_least("data.workers", self.workers, 0)
         if self.root is not None and not self.root.exists():
-            raise ValueError(f"--data.root is {self.root}, which does not exist.")
+            raise no_root(self.root)
         if self.root is not None and self.easy:
             raise ValueError(
                 "--data.easy is for the procedural world, but --data.root is given. Leave one of "
                 "them out."
             )
+
+
+def no_root(root: Path) -> ValueError:
+    """What to say if the dataset is not there."""
+    return ValueError(
+        f"--data.root is {root}, which does not exist, expected the folder or the file of a "
+        "dataset. Correct the path."
+    )
 
 
 @dataclass(frozen=True)
