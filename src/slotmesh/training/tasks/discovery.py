@@ -39,9 +39,9 @@ EPOCHS = 530
 SMALL = ImageModel(channels=16, slot_dim=32, mlp_dim=64)
 """Of the ``quick`` preset, unless the easy version of a world has its own."""
 SHEET = (
-    "Attention and masks are multiplied with the image, as in the paper's appendix; each attention "
-    "map is scaled so that its largest value is 1, each mask so that an equal share of a pixel can "
-    "be seen. Segments show in colour which slot has the largest mask."
+    "Attention and masks are multiplied with the image; each attention map is scaled so that its "
+    "largest value is 1, each mask so that an equal share of a pixel can be seen. Segments show in "
+    "colour which slot has the largest mask."
 )
 """What the pictures of object discovery show."""
 

@@ -20,11 +20,10 @@ from slotmesh.training.feature_source import (
 )
 from slotmesh.training.settings import ImageData, InitName, Optim, Settings, at_least
 from slotmesh.training.tasks.blind import Constant, grid_masks
-from slotmesh.training.tasks.discovery import with_lr
+from slotmesh.training.tasks.discovery import SHEET, with_lr
 from slotmesh.training.tasks.experiment import INITIALIZERS, Experiment, Goal, Source, Split
 from slotmesh.training.tasks.folder import load, skipped
 from slotmesh.training.tasks.images import (
-    SHEET,
     FolderData,
     FolderTask,
     Images,

@@ -24,11 +24,6 @@ from slotmesh.training.variants import VARIANTS, MeshSettings
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-SHEET = (
-    "Attention and masks are multiplied with the image; each attention map is scaled so that its "
-    "largest value is 1, each mask so that an equal share of a pixel can be seen. Segments show in "
-    "colour which slot has the largest mask."
-)
 _SLOTS = 7
 _MOST_SLOTS = 24
 # Files that are looked into to choose defaults.
@@ -223,7 +218,6 @@ class Images(FolderTask, Discovery):
 
     name = "images"
     title = "Images"
-    how_to_read = SHEET
     settings: ImagesSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = ImagesSettings
     max_objects = photos.MOST_OBJECTS
@@ -269,7 +263,6 @@ class Videos(FolderTask, VideoDiscovery):
 
     name = "video"
     title = "Videos"
-    how_to_read = SHEET
     settings: VideosSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = VideosSettings
     easy = None
