@@ -65,7 +65,7 @@ def current_command(recorded: str) -> str:
     words = shlex.split(recorded)
     if tuple(words[:2]) == _FORMER:
         words[:2] = _PROGRAM
-    if tuple(words[:3]) == _PROGRAM and words[3].startswith("table1"):
+    if " ".join(words).startswith("python -m paper table1"):
         # In other tables it is a list of seeds.
         words = ["--n-seeds" if word == "--seeds" else word for word in words]
     return shlex.join(words)
