@@ -15,11 +15,9 @@ from benchmarks.kernels import profiled
 from benchmarks.measure import Measurement, OnProgress, measure, noop
 from benchmarks.timing import time_together
 from slotmesh.nn.noise import Drawing, Drawn
-from slotmesh.training import variants
 from slotmesh.training.gradient import FastGradient
 from slotmesh.training.tasks import TASKS
 from slotmesh.training.tasks.experiment import Experiment
-from slotmesh.training.variants import SinkhornSettings
 
 Precision = Literal["32", "tf32", "bf16"]
 
@@ -92,28 +90,16 @@ def measure_steps(
 
 
 def experiment_of(case: StepCase) -> Experiment:
-    """Return the experiment of a case.
-
-    No table of object discovery has SA-EMD, so the task does not offer it; it is built from SA-SH
-    with another transport.
-    """
+    """Return the experiment of a case."""
     kind = TASKS[case.task]
-    near = case.variant if case.variant in kind.variants() else "SA-SH"
-    settings: Any = kind.preset(near, case.preset)
+    settings: Any = kind.preset(case.variant, case.preset)
     if case.preset == "quick":
-        # The scenes and slots of the paper: times stay comparable with those of earlier versions.
-        n_slots = TASKS[case.task].preset(near, "paper").model.n_slots
+        # The scenes of the paper and as many slots; the other sizes are those of the preset.
+        paper: Any = kind.preset(case.variant, "paper")
         settings = replace(
             settings,
             data=replace(settings.data, easy=False, size=_SIDES[case.task]),
-            model=replace(settings.model, n_slots=n_slots),
-        )
-    if near != case.variant:
-        assert isinstance(settings.transport, SinkhornSettings)
-        settings = replace(
-            settings,
-            variant=case.variant,
-            transport=variants.VARIANTS[case.variant].transport(**vars(settings.transport)),
+            model=replace(settings.model, n_slots=paper.model.n_slots),
         )
     return kind(replace(settings, data=replace(settings.data, batch_size=case.batch)))
 

@@ -21,8 +21,10 @@ from paper.recorded import by_flag, command_of
 from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.models import to_unit
-from slotmesh.training.evaluate import evaluate_run, place_of, strict
+from slotmesh.training.evaluate import evaluate_run, strict
 from slotmesh.training.loop import run_train
+from slotmesh.training.places import place_of
+from slotmesh.training.reading import read_csv
 from slotmesh.training.runs import open_run
 from slotmesh.training.settings import Hardware, at_least
 from slotmesh.training.tasks import experiment, preset
@@ -392,8 +394,6 @@ def _check_same(asked: dict[str, Any], kept: dict[str, Any], where: Path) -> Non
 
 
 def _seconds(folder: Path) -> float | None:
-    from slotmesh.training.report.collect import read_csv
-
     values = read_csv(folder / "metrics.csv").get("seconds", [])
     return round(values[-1], 1) if values else None
 

@@ -1,6 +1,5 @@
 """What every result file holds: the command that made it, and the settings behind its numbers."""
 
-import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slotmesh.training.published import flags
-from slotmesh.training.settings import Settings, plain
+from slotmesh.training.settings import Settings, is_one_of, leaves
 
 # Flags that a recorded command leaves out: paths, and settings that are presets by now.
 _NOT_RECORDED = ("out", "runs", "checkpoints", "overwrite", "device", "choice")
@@ -19,7 +18,6 @@ _PROGRAM = ("python", "-m", "paper")
 
 ADDED_LATER = {
     "transport.grad": "straight_through",
-    "logger": "tensorboard",
     "optim.warmup_part": None,
     "data.easy": False,
     "model.he_init": False,
@@ -61,10 +59,15 @@ def current_command(recorded: str) -> str:
         >>> from paper.recorded import current_command
         >>> current_command("slotmesh reproduce table1 --variants SA")
         'python -m paper table1 --variants SA'
+        >>> current_command("slotmesh reproduce table1 --seeds 3")
+        'python -m paper table1 --n-seeds 3'
     """
     words = shlex.split(recorded)
     if tuple(words[:2]) == _FORMER:
         words[:2] = _PROGRAM
+    if " ".join(words).startswith("python -m paper table1"):
+        # In other tables it is a list of seeds.
+        words = ["--n-seeds" if word == "--seeds" else word for word in words]
     return shlex.join(words)
 
 
@@ -89,7 +92,10 @@ def by_flag(settings: Settings) -> dict[str, Any]:
         >>> by_flag(preset("random-objects", "SA"))["data.n_objects"]
         5
     """
-    return _flat(json.loads(json.dumps(plain(settings))))
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in leaves(settings).items()
+    }
 
 
 def difference(
@@ -109,26 +115,11 @@ def difference(
     """
     old = {name: ADDED_LATER[name] for name in new if name in ADDED_LATER} | old
     for name in old | new:
-        ignored = name in ignore or name.partition(".")[0] in ignore
-        if not ignored and old.get(name) != new.get(name):
+        if not is_one_of(name, ignore) and old.get(name) != new.get(name):
             return name, old.get(name), new.get(name)
     return None
 
 
 def without(settings: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Return settings by flag without some of them, or without groups such as ``hardware``."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in names and name.partition(".")[0] not in names
-    }
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
+    return {name: value for name, value in settings.items() if not is_one_of(name, names)}

@@ -61,7 +61,6 @@ def test_everything_public_has_an_example() -> None:
         "MeshObjective",
         "Objective",
         "OptimalTransport",
-        "Scene",
         "SlotAttentionOutput",
         "SlotInitializer",
         "SlotTransport",

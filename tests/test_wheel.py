@@ -112,6 +112,19 @@ def test_sdist_holds_paper_and_benchmarks(tmp_path: Path) -> None:
     assert any(name.startswith("benchmarks/results/") for name in names)
 
 
+@pytest.mark.skipif(not shutil.which("git"), reason="no git")
+def test_sdist_holds_all_of_the_clone(tmp_path: Path) -> None:
+    """Tests read more than code: results, the Makefile, pages."""
+    words = ["git", "ls-files", "-z"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip(f"not a clone: {listed.stderr}")
+    sdist, _ = build(tmp_path, "sdist")
+    with tarfile.open(sdist) as opened:
+        names = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
+    assert {name for name in listed.stdout.split("\0") if (ROOT / name).is_file()} <= names
+
+
 @pytest.mark.parametrize("room", ["paper", "benchmarks"])
 def test_paper_and_benchmarks_run_from_a_clone(room: str, tmp_path: Path) -> None:
     """With the library installed and nothing else on the path than the root of the clone."""

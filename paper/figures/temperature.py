@@ -119,12 +119,6 @@ def entropy_and_gradient(
     return transport.entropy(normalized=True).detach(), torch.linalg.matrix_norm(gradient)
 
 
-def decades_above(factors: FloatArray, gradient: FloatArray, share: float = 0.1) -> float:
-    """Return over how many decades of factors the gradient is above a share of its maximum."""
-    decade = float(np.log10(factors[1] / factors[0]))
-    return decade * float((gradient > share * gradient.max()).sum())
-
-
 def draw_temperature(numbers: Scaling) -> Figure:
     """Draw the entropy (left) and the gradient norm (right), each scaled to a maximum of 1."""
     figure, [[left, right]] = panels(9.2, 4.0, 1, 2)

@@ -20,9 +20,9 @@ Here slots receive the raw vectors (keys and marginals still see normalised ones
 divided by its root mean square, and the prediction is multiplied by it again; slots have 64
 dimensions, from which a linear layer makes the prediction; the hidden width is 256, the loss is in
 units of sigma, and lambda is 3. All rows have the same changes. Except for the slot size they were
-found for SA-MESH with an earlier prototype. The slot size was chosen after short runs with seeds
-that are reported here, in which 32 dimensions were not enough: this choice is not blind, and no
-result of those runs was kept.
+found for SA-MESH in preliminary runs, whose results were not kept. The slot size was chosen after
+short runs with seeds that are reported here, in which 32 dimensions were not enough: this choice is
+not blind, and the results of those runs were not kept either.
 """
 
 

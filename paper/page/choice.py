@@ -15,10 +15,10 @@ from paper.table1.record import SIGMAS, GroupRecord
 
 _LEAD = """
 The paper does not give the learning rate, the hidden width, the number of iterations or the lambda
-of MESH. Width 64 and 3 iterations are the values with which an earlier prototype came closest to
-the paper's SA and SA-SH. The candidates below are the best that it tried and, for SA-MESH, the
-implicit gradient, which it did not have. They are compared on seeds and validation sets that the
-table does not use, and one is taken for all sigmas.
+of MESH. Width 64 and 3 iterations are the values with which preliminary runs, whose results were
+not kept, came closest to the paper's SA and SA-SH. The candidates below are the best of those runs
+and, for SA-MESH, the implicit gradient, which they did not have. They are compared on seeds and
+validation sets that the table does not use, and one is taken for all sigmas.
 
 **The baselines SA and SA-SH were chosen to match the paper's numbers, not to be as good as
 possible**; SA-MESH was chosen for the lowest error.

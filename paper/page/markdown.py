@@ -33,20 +33,6 @@ def sigmas() -> list[str]:
     return [f"sigma {sigma:g}" for sigma in SIGMAS]
 
 
-def as_printed(metric: str, value: float, std: float | None) -> str:
-    """Return a result of the paper with the digits that it prints.
-
-    Example:
-        >>> from paper.page.markdown import as_printed
-        >>> as_printed("fg_ari", 0.9, 0.05), as_printed("nrmse", 0.5, None)
-        ('90.0 ± 5.0', '0.50')
-    """
-    # Imports matplotlib, which is slow.
-    from slotmesh.training.report.compare import PERCENT, shown
-
-    return shown(metric, value, std) if metric in PERCENT else f"{value:.2f}"
-
-
 def minutes(seconds: float) -> str:
     """Return a duration in seconds or minutes.
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from paper.page.markdown import MISSING, as_printed, code, grid
+from paper.page.markdown import MISSING, code, grid
 from paper.real_clevr import FOLDER
 from paper.real_clevrer import FOLDER as VIDEOS
 from slotmesh.training.published import published_rows
@@ -17,7 +17,7 @@ no setting was chosen on these images. The paper's models were trained on 70,000
 def real_section(results: Path) -> list[str]:
     """Return the section that tests the weights on the dataset that the world imitates."""
     # Imports matplotlib, which is slow.
-    from slotmesh.training.report.compare import NAMES, heading, shown
+    from slotmesh.training.report.compare import NAMES, as_printed, heading, shown
 
     rows = [
         row

@@ -21,7 +21,7 @@ def table1_section(table: str, results: Path) -> list[str]:
     return [
         f"## {table}",
         "",
-        f"{TABLES[table]} Ours: median [min-max].",
+        f"{TABLES[table].about} The paper: {TABLES[table].numbers}. Ours: median [min-max].",
         "",
         *code("python -m paper table1"),
         *_beside(records),
@@ -38,7 +38,7 @@ def _beside(records: dict[str, GroupRecord]) -> list[str]:
     rows: list[list[str]] = []
     for variant in VARIANTS:
         said = [f"*{paper_error(variant, sigma):.2f}*" for sigma in SIGMAS]
-        rows.append([f"*{variant}, paper*", *said, "*5*"])
+        rows.append([f"*{variant}, paper*", *said, f"*{TABLES['Table 1'].seeds}*"])
         record = records.get(variant)
         n = "" if record is None else str(len(record.seeds))
         rows.append([variant, *cells(record), n])

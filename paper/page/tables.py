@@ -1,8 +1,9 @@
 """Tables 2 to 5 and the appendix: our results beside the paper's."""
 
+import textwrap
 from pathlib import Path
 
-from paper.page.markdown import MISSING, as_printed, code, grid, minutes
+from paper.page.markdown import MISSING, code, grid, minutes
 from paper.page.notes import COMMON, NOTES
 from paper.page.real_clevr import real_section, real_videos
 from paper.recorded import current_command
@@ -26,14 +27,11 @@ def trained_section(name: str, results: Path) -> list[str]:
     [table] = [one for one in TRAINED if one.paper == name]
     folder = results / table.name
     records = records_in(folder, table.rows)
-    said = [*NOTES.get(name, "").strip().splitlines(), *COMMON.splitlines()]
+    notes = [_caption(name), NOTES.get(name, ""), COMMON if records else ""]
     return [
         f"## {name}",
         "",
-        TABLES[name],
-        "",
-        *(said if records else NOTES.get(name, "").strip().splitlines()),
-        *([""] if records or name in NOTES else []),
+        *(line for note in notes if note for line in (*note.strip().splitlines(), "")),
         *code(f"python -m paper {table.name}"),
         *_beside(table, records),
         *_measured(table, records),
@@ -43,10 +41,18 @@ def trained_section(name: str, results: Path) -> list[str]:
     ]
 
 
+def _caption(name: str) -> str:
+    table = TABLES[name]
+    if not table.numbers:
+        return table.about
+    seeds = "Ours: the number of seeds is in the table."
+    return textwrap.fill(f"{table.about} The paper: {table.numbers}. {seeds}", 100)
+
+
 def _beside(table: TrainedTable, records: RunRecords) -> list[str]:
     """Each row of the paper, and ours below it."""
     # Imports matplotlib, which is slow.
-    from slotmesh.training.report.compare import heading, shown
+    from slotmesh.training.report.compare import as_printed, heading, shown
 
     rows = [row for row in published_rows() if row.table == table.paper]
     runs = [one for group in records.values() for one in group]
@@ -63,7 +69,7 @@ def _beside(table: TrainedTable, records: RunRecords) -> list[str]:
             lines.append(_italic([f"{label}, quoted by the paper", *said, "", ""]))
             continue
         if row.results:
-            lines.append(_italic([f"{label}, paper", *said, _seeds(table), _steps(row)]))
+            lines.append(_italic([f"{label}, paper", *said, _seeds(row), _steps(row)]))
         group = records.get(names[id(row)])
         if group is None:
             lines.append([label, *([MISSING] * max(len(metrics), 1)), "", ""])
@@ -80,15 +86,18 @@ def _beside(table: TrainedTable, records: RunRecords) -> list[str]:
             cells = ["—" if known.get(m) is None else shown(m, known[m]) for m in metrics]
             lines.append([label, *cells, "", ""])
     heads = [heading(m) for m in metrics] or ["ours"]
-    return grid(["", *heads, "seeds", "steps"], lines)
+    missing = [row.label for row in table.more if names[id(row)] not in records]
+    note = [f"Not in the paper, and not measured yet: {', '.join(missing)}.", ""] if missing else []
+    return [*grid(["", *heads, "seeds", "steps"], lines), *note]
 
 
 def _italic(cells: list[str]) -> list[str]:
     return [f"*{cell}*" if cell and cell != "—" else cell for cell in cells]
 
 
-def _seeds(table: TrainedTable) -> str:
-    return "5" if "5 seeds" in TABLES[table.paper] or "appendix" in table.paper else "—"
+def _seeds(row: Row) -> str:
+    """Seeds of the paper, if it says how many."""
+    return str(TABLES[row.table].seeds or "—")
 
 
 def _steps(row: Row) -> str:
@@ -143,8 +152,16 @@ def _machine(one: RunRecord) -> str:
 def _test_of(one: RunRecord) -> str:
     if one.test is None:
         return "—"
-    errors = " and ".join(f"{100 * error:.2f}" for error in one.test.standard_errors.values())
-    return f"{one.test.n:,} samples" + (f", standard errors {errors}" if errors else "")
+    # Imports matplotlib, which is slow.
+    from slotmesh.training.report.compare import PERCENT
+
+    errors = [
+        f"{100 * error:.2f}" if name in PERCENT else f"{error:.1g}"
+        for name, error in one.test.standard_errors.items()
+    ]
+    called = "standard error" if len(errors) == 1 else "standard errors"
+    said = f", {called} {' and '.join(errors)}" if errors else ""
+    return f"{one.test.n:,} samples{said}"
 
 
 def _weights(table: TrainedTable, row: str, one: RunRecord) -> str:

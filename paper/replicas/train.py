@@ -13,13 +13,13 @@ from slotmesh.files import write_whole
 from slotmesh.progress import Count
 from slotmesh.training.checkpoint import load_checkpoint, packed
 from slotmesh.training.processes import Lock
-from slotmesh.training.settings import at_least, flag, plain
+from slotmesh.training.settings import INCIDENTAL, at_least, flag, plain
 from slotmesh.training.tasks import from_plain
 from slotmesh.training.tasks.experiment import Experiment
 
 CHECKPOINT = "replicas.ckpt"
 # Settings that may change when training resumes: they do not change what it computes.
-_FREE = ("out", "overwrite", "val_every", "save_every", "log_every", "hardware")
+_FREE = (*INCIDENTAL, "val_every")
 
 
 def train_replicas(

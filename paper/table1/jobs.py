@@ -15,7 +15,7 @@ from paper.table1.group import train_group
 from paper.table1.record import GroupRecord, read, write
 from slotmesh.environment import environment
 from slotmesh.training.places import place_of
-from slotmesh.training.settings import at_least, flag
+from slotmesh.training.settings import INCIDENTAL, at_least, flag
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
 
 Variant = Literal["SA", "SA-SH", "SA-EMD", "SA-MESH"]
@@ -23,25 +23,15 @@ VARIANTS: tuple[Variant, ...] = ("SA", "SA-SH", "SA-EMD", "SA-MESH")
 """The rows of Table 1."""
 
 # Settings that differ between the runs of a group, or do not change their numbers.
-_NOT_SHARED = (
-    "seed",
-    "out",
-    "overwrite",
-    "val_every",
-    "save_every",
-    "log_every",
-    "hardware",
-    "data.sigma",
-    "data.val_size",
-)
+_NOT_SHARED = (*INCIDENTAL, "seed", "val_every", "data.sigma", "data.val_size")
 
 
 @dataclass(frozen=True)
 class Effort:
     """How many runs to train, for how long, and where; the paper's numbers by default."""
 
-    seeds: int = 5
-    """Runs per cell."""
+    n_seeds: int = 5
+    """Runs per cell, each with a seed of its own."""
     first_seed: int = 0
     """The first of the consecutive seeds."""
     steps: int = 20_000
@@ -105,10 +95,10 @@ def run_jobs(
     Raises:
         ValueError: If the folder holds results with other settings.
     """
-    at_least("seeds", effort.seeds, 1)
+    at_least("n_seeds", effort.n_seeds, 1)
     at_least("first_seed", effort.first_seed, 0)
     device = place_of(effort.device)
-    seeds = list(range(effort.first_seed, effort.first_seed + effort.seeds))
+    seeds = list(range(effort.first_seed, effort.first_seed + effort.n_seeds))
     jobs = [replace(job, settings=effort.sized(job.settings)) for job in jobs]
     # Report mistakes before the work starts, not after part of it.
     finished = {job.name: _finished(folder, job, seeds, split, effort.overwrite) for job in jobs}
@@ -166,7 +156,7 @@ def _finished(
     if overwrite or not path.exists():
         return None
     record = read(path)
-    other = difference(record.settings, shared(job.settings))
+    other = difference(record.settings, shared(job.settings), ignore=INCIDENTAL)
     fix = "Choose another folder with --out, or pass --overwrite."
     if other is not None:
         name, old, new = other

@@ -2,25 +2,11 @@
 
 from typing import Any
 
+from slotmesh.nn.pretrained import CARD_HEAD
 from slotmesh.training.export import weights_name
 from slotmesh.training.runs import Run, steps_done
 
-TITLES = {
-    "clevr-properties": "CLEVR properties",
-    "multi-dsprites": "Multi-dSprites",
-    "clevrtex": "ClevrTex",
-    "clevrer-s": "CLEVRER-S",
-    "clevrer-l": "CLEVRER-L",
-    "random-objects": "random objects",
-}
-"""Names of the tasks in text."""
-
-_CARD = """---
-library_name: slotmesh
-license: mit
-tags: [object-centric-learning, slot-attention, optimal-transport]
----
-
+_CARD = """{head}
 # {variant} on {title}
 
 `slotmesh.models.{model}` with the slot attention of {variant}: {n_slots} slots, images of
@@ -53,17 +39,16 @@ def card(run: Run, tested: dict[str, Any], command: str) -> str:
         command: The command that trained it.
     """
     # Imports matplotlib, which is slow.
-    from slotmesh.training.report.compare import NAMES, shown
+    from slotmesh.training.report.compare import in_words
 
     s: Any = run.settings
     results = (
-        f"{NAMES.get(name, name)} {shown(name, value)} %"
-        for name, value in tested["metrics"].items()
-        if value is not None
+        in_words(name, value) for name, value in tested["metrics"].items() if value is not None
     )
     return _CARD.format(
+        head=CARD_HEAD,
         variant=s.variant,
-        title=TITLES[s.task],
+        title=run.experiment.title,
         model=type(run.experiment.build()).__name__,
         n_slots=s.model.n_slots,
         size=s.data.size,

@@ -31,7 +31,7 @@ from slotmesh.files import write_whole
 from slotmesh.training.evaluate import evaluate_run, place_of, strict
 from slotmesh.training.export import ExportModel, run_export_model, weights_name
 from slotmesh.training.runs import Run, open_run, steps_done
-from slotmesh.training.settings import Settings, at_least, flag
+from slotmesh.training.settings import INCIDENTAL, Settings, at_least, flag
 from slotmesh.training.tasks import experiment
 
 # Steps between checkpoints and between log lines; a short run has five of each.
@@ -202,7 +202,7 @@ def _finished(asked: TrainTable, row: str, seed: int) -> bool:
         return False
     # The precision depends on the machine that trained it.
     asked_for = deciding(settings_of(asked, row, seed))
-    other = difference(read(path).settings, asked_for, ignore=("hardware.precision",))
+    other = difference(read(path).settings, asked_for, ignore=INCIDENTAL)
     if other is not None:
         name, old, new = other
         raise ValueError(
@@ -221,8 +221,7 @@ def _table(table: TrainedTable, found: dict[str, list[RunRecord]]) -> Any:
     """Return our results beside the paper's as a table for the terminal."""
     from rich.table import Table
 
-    from paper.page.markdown import as_printed
-    from slotmesh.training.report.compare import heading
+    from slotmesh.training.report.compare import as_printed, heading
 
     metrics = metrics_of(table.rows.values(), found)
     drawn = Table(title=f"{table.paper}, test samples", title_justify="left")

@@ -10,18 +10,10 @@ from typing import Any
 from paper.recorded import by_flag, reading
 from slotmesh.files import write_whole
 from slotmesh.training.published import Row
-from slotmesh.training.settings import Settings
+from slotmesh.training.settings import INCIDENTAL, Settings, is_one_of
 
-# Settings that do not change the numbers of a run: paths, and how often it is saved.
-_NOT_DECIDING = (
-    "out",
-    "overwrite",
-    "save_every",
-    "log_every",
-    "data.root",
-    "data.partial",
-    "data.workers",
-)
+# Settings that do not change the numbers of a run.
+_NOT_DECIDING = (*INCIDENTAL, "data.root", "data.partial")
 
 Curves = dict[str, list[Any]]
 """``step``, and the values at each step; None where one is undefined."""
@@ -87,8 +79,7 @@ def deciding(settings: Settings) -> dict[str, Any]:
     return {
         name: value
         for name, value in by_flag(settings).items()
-        if name not in _NOT_DECIDING
-        and (name == "hardware.precision" or not name.startswith("hardware."))
+        if name == "hardware.precision" or not is_one_of(name, _NOT_DECIDING)
     }
 
 

@@ -86,7 +86,10 @@ def main(args: Sequence[str] | None = None) -> None:
         _unknown("slotmesh", words[0], COMMANDS)
     else:
         with one_line_errors("slotmesh"), _starting("slotmesh") as started:
-            _dispatch(words, started)
+            from slotmesh.environment import running
+
+            with running(["slotmesh", *words]):
+                _dispatch(words, started)
 
 
 @contextmanager

@@ -4,7 +4,9 @@ import importlib.util
 import platform
 import re
 import shlex
-import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +47,32 @@ def environment(device: torch.device | None = None) -> dict[str, Any]:
     return found
 
 
-def command_line() -> str:
-    """The command that runs, as it can be typed again."""
-    return shlex.join(["slotmesh", *sys.argv[1:]])
+_command: ContextVar[tuple[str, ...]] = ContextVar("command", default=())
+
+
+@contextmanager
+def running(words: Sequence[str]) -> Iterator[None]:
+    """Note that these words were typed for what runs meanwhile."""
+    token = _command.set(tuple(words))
+    try:
+        yield
+    finally:
+        _command.reset(token)
+
+
+def command_line() -> dict[str, str]:
+    """The ``command`` that runs, as it can be typed again; nothing where another program runs.
+
+    Example:
+        >>> from slotmesh.environment import command_line, running
+        >>> with running(["slotmesh", "evaluate", "my run"]):
+        ...     command_line()
+        {'command': "slotmesh evaluate 'my run'"}
+        >>> command_line()
+        {}
+    """
+    words = _command.get()
+    return {"command": shlex.join(words)} if words else {}
 
 
 def device_name(device: torch.device) -> str:

@@ -16,6 +16,19 @@ MASK_COLOURS = (
 """The background, then one colour per object; they repeat after ten objects."""
 
 
+def object_colour(label: int) -> str:
+    """The colour of an object by its label, from 1; 0 is the background.
+
+    Example:
+        >>> from slotmesh.palette import object_colour
+        >>> object_colour(1), object_colour(11)
+        ('#d1495b', '#d1495b')
+    """
+    return (
+        MASK_COLOURS[0] if label == 0 else MASK_COLOURS[1 + (label - 1) % (len(MASK_COLOURS) - 1)]
+    )
+
+
 def slot_colour(slot: int) -> tuple[int, int, int]:
     """The colour of a slot, from 0 to 255 each: that of object ``slot + 1``.
 
@@ -24,5 +37,5 @@ def slot_colour(slot: int) -> tuple[int, int, int]:
         >>> slot_colour(0)
         (209, 73, 91)
     """
-    code = MASK_COLOURS[1 + slot % (len(MASK_COLOURS) - 1)]
+    code = object_colour(slot + 1)
     return int(code[1:3], 16), int(code[3:5], 16), int(code[5:7], 16)

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks import kernels, steps, table1
 from slotmesh.training.tasks import preset
+from slotmesh.training.variants import VARIANTS
 
 CPU = torch.device("cpu")
 
@@ -51,7 +52,7 @@ def test_all_variants_of_a_step_can_be_built() -> None:
             settings = steps.experiment_of(case).settings
             settings.check()
             assert (settings.variant, settings.data.batch_size) == (case.variant, case.batch)
-            assert type(settings.transport) is steps.variants.VARIANTS[case.variant].transport
+            assert type(settings.transport) is VARIANTS[case.variant].transport
 
 
 def test_table1_steps_are_those_of_single_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Exact transport against POT and a general linear programming solver."""
 
+import threading
+import warnings
 from functools import partial
 
 import numpy as np
@@ -221,6 +223,30 @@ def test_stopping_before_the_optimum_is_reported(monkeypatch, batch):
     with pytest.warns(UserWarning, match=r"emd: \d of \d problems stopped before their optimum"):
         t = emd(cost, backend="pot")
     assert not t.converged.any()
+
+
+def test_two_batches_at_once_leave_the_filters_of_warnings(monkeypatch):
+    """A second batch starts while the first is solved, and ends after it."""
+    simplex, solving = ot.emd, threading.Semaphore(0)
+    second = threading.Thread(target=emd, args=(torch.zeros(2, 3),), kwargs={"backend": "pot"})
+    first_ended = threading.Event()
+
+    def solve(*args, **kw):
+        if threading.current_thread() is second:
+            solving.release()
+            first_ended.wait(60)
+        else:
+            second.start()
+            # It must not get so far, and has time to show that it does.
+            solving.acquire(timeout=0.5)
+        return simplex(*args, **kw)
+
+    monkeypatch.setattr(ot, "emd", solve)
+    before = list(warnings.filters)
+    emd(torch.zeros(2, 3), backend="pot")
+    first_ended.set()
+    second.join()
+    assert warnings.filters == before
 
 
 @pytest.mark.slow

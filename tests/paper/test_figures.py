@@ -36,7 +36,7 @@ from paper.figures import (
     scaling,
 )
 from paper.figures.objective import TASK
-from paper.figures.temperature import decades_above, entropy_and_gradient
+from paper.figures.temperature import entropy_and_gradient
 from slotmesh.ops import entropy, mesh, sinkhorn
 from slotmesh.report.figures import save_figure, shades, svg_bytes
 from slotmesh.training.evaluate import evaluate_run
@@ -148,6 +148,12 @@ def test_mesh_decides_where_sinkhorn_cannot(scaled: Scaling) -> None:
         scaled.mesh_gradient,
     ):
         assert (curves[:, confident] < 1e-3).all()
+
+
+def decades_above(factors: np.ndarray, gradient: np.ndarray) -> float:
+    """Over how many decades of factors the gradient is above a tenth of its maximum."""
+    decade = float(np.log10(factors[1] / factors[0]))
+    return decade * float((gradient > 0.1 * gradient.max()).sum())
 
 
 def test_temperature_moves_the_gradients_and_mesh_widens_them(scaled: Scaling) -> None:

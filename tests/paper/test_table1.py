@@ -38,7 +38,7 @@ from ._records import put, record
 pytestmark = pytest.mark.usefixtures("one_thread")
 Measured = tuple[Path, list[GroupRecord], str]
 SMALL: dict[str, Any] = {
-    "seeds": 1,
+    "n_seeds": 1,
     "steps": 8,
     "batch_size": 2,
     "train_size": 8,
@@ -70,7 +70,7 @@ def said(console: Console) -> str:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Measured:
     folder, console = tmp_path_factory.mktemp("table1"), quiet()
-    settings = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA-SH", "SA-MESH"))
+    settings = tiny(Table1, folder, n_seeds=2, first_seed=3, variants=("SA-SH", "SA-MESH"))
     return folder, run_table1(settings, console), said(console)
 
 
@@ -127,7 +127,7 @@ def test_the_command_makes_the_file_again(measured: Measured) -> None:
     _, records, _ = measured
     for one in records:
         again = parsed(one.command)
-        asked = tiny(Table1, Path(), seeds=2, first_seed=3, variants=(one.variant,))
+        asked = tiny(Table1, Path(), n_seeds=2, first_seed=3, variants=(one.variant,))
         assert again == replace(asked, out=None, runs=Path("runs/reproduce"), device="auto")
 
 
@@ -145,7 +145,7 @@ def test_it_says_what_it_does(measured: Measured) -> None:
 def test_what_is_measured_stays(measured: Measured) -> None:
     folder, records, _ = measured
     console = quiet()
-    asked = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA-SH",), device="auto")
+    asked = tiny(Table1, folder, n_seeds=2, first_seed=3, variants=("SA-SH",), device="auto")
     assert run_table1(asked, console) == records[:1]
     assert "SA-SH is measured" in said(console)
     for changes, why in (
@@ -162,7 +162,7 @@ def test_overwriting_measures_again(measured: Measured) -> None:
     path = folder / "out" / "SA-SH.json"
     before = path.read_text()
     write(path, replace(records[0], seconds=1e6))
-    asked = tiny(Table1, folder, seeds=2, first_seed=3, variants=("SA-SH",), overwrite=True)
+    asked = tiny(Table1, folder, n_seeds=2, first_seed=3, variants=("SA-SH",), overwrite=True)
     [again] = run_table1(asked, quiet())
     path.write_text(before)
     assert again.runs == records[0].runs
@@ -180,7 +180,7 @@ def test_what_was_stopped_resumes(
     measured: Measured,
     killed_at: int,
 ) -> None:
-    asked = tiny(Table1, tmp_path, seeds=2, first_seed=3, variants=("SA-SH",))
+    asked = tiny(Table1, tmp_path, n_seeds=2, first_seed=3, variants=("SA-SH",))
     old, calls = group.evaluate_replicas, []
 
     def judge(*args: Any, **given: Any) -> Any:
@@ -225,7 +225,7 @@ def test_a_run_that_fails_is_shown_as_failed(
     monkeypatch.setattr(trainer, "losses_of", losses_of)
     monkeypatch.setattr(group, "evaluate_replicas", judge)
     console = quiet()
-    [found] = run_table1(tiny(Table1, tmp_path, seeds=2, variants=("SA",)), console)
+    [found] = run_table1(tiny(Table1, tmp_path, n_seeds=2, variants=("SA",)), console)
     assert [run.failed for run in found.runs] == [None, None, 3, None, None, 6]
     assert [error is None for error in found.runs[2].errors] == [False, True, True, True]
     assert [error is None for error in found.runs[5].errors] == [False, False, True, True]
@@ -337,7 +337,7 @@ def test_beyond_is_the_same_for_all_and_no_row_of_the_paper(tmp_path: Path) -> N
 
 def test_wrong_settings(tmp_path: Path) -> None:
     for kind, run, changes, why in (
-        (Table1, run_table1, {"seeds": 0}, "--seeds is 0, expected at least 1"),
+        (Table1, run_table1, {"n_seeds": 0}, "--n-seeds is 0, expected at least 1"),
         (Table1, run_table1, {"first_seed": -1}, "--first-seed is -1, expected at least 0"),
         (Table1, run_table1, {"steps": 0}, "--steps is 0, expected at least 1"),
         (Table1, run_table1, {"test_size": 0}, "--data.test-size is 0"),
@@ -368,9 +368,9 @@ def test_the_module_runs_the_command_too(
     __main__.main(["table1", "--variants", "SA", "--out", str(tmp_path / "out"), "--device", "cpu"])
     assert "SA is measured" in capsys.readouterr().out
     with pytest.raises(SystemExit) as end:
-        __main__.main(["table1", "--seeds", "0"])
+        __main__.main(["table1", "--n-seeds", "0"])
     assert end.value.code == 1
-    assert "python -m paper: --seeds is 0, expected at least 1." in capsys.readouterr().err
+    assert "python -m paper: --n-seeds is 0, expected at least 1." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])

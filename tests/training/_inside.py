@@ -59,8 +59,43 @@ def exit_in_a_group(settings: Settings) -> None:
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     before = torch.distributed.is_initialized()
     make_fabric(settings)
+    registered = atexit._ncallbacks()
+    make_fabric(settings)
+    assert atexit._ncallbacks() == registered
     atexit._run_exitfuncs()  # a forked process leaves without
     print(f"before: {before}, after: {torch.distributed.is_initialized()}")  # noqa: T201
+
+
+def choose_a_precision() -> None:
+    """Choose the precision of products in each of torch's ways, and another within."""
+    from slotmesh.training.arithmetic import chosen
+    from slotmesh.training.tasks import preset
+
+    kernels: Any = torch.backends
+    rooms = (kernels.cuda.matmul, kernels.mkldnn.matmul, kernels.cudnn.conv, kernels.cudnn.rnn)
+
+    def precision() -> list[Any]:
+        found: list[Any] = [room.fp32_precision for room in rooms]
+        for read in (torch.get_float32_matmul_precision, lambda: kernels.cudnn.allow_tf32):
+            try:
+                found.append(read())
+            except RuntimeError:
+                found.append("set in both ways")
+        return found
+
+    for choose in (
+        lambda: None,
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: setattr(kernels.cudnn, "allow_tf32", False),
+        lambda: setattr(kernels.cuda.matmul, "fp32_precision", "ieee"),
+        lambda: setattr(kernels.cudnn.conv, "fp32_precision", "tf32"),
+    ):
+        choose()
+        before = precision()
+        with chosen(preset("random-objects", "SA")):
+            within = (torch.get_float32_matmul_precision(), kernels.cudnn.allow_tf32)
+        right = within == ("highest", False) and precision() == before
+        print("kept" if right else f"changed from {before} to {precision()}")  # noqa: T201
 
 
 def make_lightning_speak() -> None:

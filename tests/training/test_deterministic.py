@@ -48,6 +48,13 @@ def test_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic:
     assert torch.get_num_threads() == before
 
 
+def test_the_precision_of_before_is_back_afterwards(tmp_path: Path) -> None:
+    """In a process of its own: torch cannot undo all of the ways to set it."""
+    code, said = run_job(tmp_path / "log", "choose_a_precision")
+    assert code == 0, said
+    assert said.count("kept") == 5, said
+
+
 def test_one_and_two_threads_end_with_the_same_bits(tmp_path: Path) -> None:
     """Convolutions and sums as large as make torch share them among threads."""
     for threads in (1, 2):

@@ -248,7 +248,7 @@ def test_a_wrong_setting_names_its_flag(
 def test_what_is_not_there(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match=r"--root is .*gone, which does not exist"):
+    with pytest.raises(ValueError, match=r"--root is .*gone, which .* Correct the path"):
         run_evaluate(Evaluate(runs["multi-dsprites"], root=tmp_path / "gone"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="--device is cuda, but torch finds no GPU here"):

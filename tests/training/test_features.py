@@ -5,7 +5,6 @@ import json
 import os
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -277,12 +276,14 @@ class Counting(nn.Module):
         return nn.functional.avg_pool2d(x, 4)
 
 
-def opened(rows: Grey, cache: Path, net: Counting) -> tuple[Any, str]:
+def opened(
+    rows: Grey, cache: Path, net: Counting, screen: io.StringIO | None = None
+) -> tuple[Any, str]:
     """The features, and what was said."""
     encoder = FrozenFeatures(net, resolution=8)
     net.seen = 0
     rows.asked = []
-    screen = io.StringIO()
+    screen = io.StringIO() if screen is None else screen
     file = cached_features(encoder, rows, cache, CPU, Console(file=screen, width=300))
     return file, screen.getvalue()
 
@@ -391,10 +392,8 @@ def test_other_weights_or_images_have_a_cache_of_their_own(tmp_path: Path) -> No
     assert len([*tmp_path.iterdir()]) == 3
 
 
-def test_two_processes_at_once(tmp_path: Path) -> None:
+def test_two_processes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits for the first, then finds everything."""
-    from threading import Thread
-
     from slotmesh.training.processes import Lock
 
     rows, net = Grey(), Counting()
@@ -403,14 +402,14 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     lock = Lock(folder)
     lock.acquire()
 
-    def end() -> None:
-        time.sleep(2.5)
-        lock.release()
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            if "Waiting for another process" in text:
+                lock.release()
+            return super().write(text)
 
-    other = Thread(target=end)
-    other.start()
-    _, said = opened(rows, tmp_path, net)
-    other.join()
+    monkeypatch.setattr("slotmesh.training.processes._PATIENCE_S", 0.0)
+    _, said = opened(rows, tmp_path, net, Screen())
     assert "Waiting for another process" in said
     assert net.seen == 0
 

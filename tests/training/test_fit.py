@@ -115,5 +115,9 @@ def test_wrong_settings() -> None:
         slotmesh.fit(TENSOR, **QUICK, backbone=nn.Conv2d(3, 8, 8))  # pyright: ignore
     with pytest.raises(ValueError, match="--steps is 0"):
         slotmesh.fit(TENSOR, **QUICK | {"steps": 0})
+    with pytest.raises(ValueError, match=r"--data\.batch-size is 0, expected at least 1"):
+        slotmesh.fit(TENSOR, **QUICK | {"batch_size": 0})
+    with pytest.raises(ValueError, match="square is '', expected 'crop' or 'squeeze'"):
+        slotmesh.fit(TENSOR, **QUICK, square="")  # pyright: ignore
     with pytest.raises(ValueError, match="expected cpu, cuda or auto"):
         slotmesh.fit(TENSOR, **QUICK | {"device": "tpu"})

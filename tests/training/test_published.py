@@ -63,11 +63,15 @@ def test_all_rows_of_the_tables_are_there() -> None:
 
 
 def test_every_variant_of_every_task_has_a_row() -> None:
+    """But SA-EMD, which the paper has for sets only."""
     for task, kind in TASKS.items():
         # Nobody has published anything about your own images.
         assert bool(kind.published) is kind.has_world
         for variant in kind.variants() if kind.has_world else ():
             row = row_of(preset(task, variant, "paper"))
+            if variant == "SA-EMD" and task not in ("random-objects", "clevr-properties"):
+                assert row is None
+                continue
             assert row is not None
             assert (row.task, row.variant) == (task, variant)
             assert row.results

@@ -9,6 +9,7 @@ import statistics
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -21,6 +22,7 @@ from slotmesh.cli import main, parse_train
 from slotmesh.report.charts import chart, thin
 from slotmesh.report.marks import Mark
 from slotmesh.training.evaluate import evaluate_run
+from slotmesh.training.published import row_of
 from slotmesh.training.report import Report, compare, run_report
 from slotmesh.training.report.collect import collect, read_csv
 from slotmesh.training.report.samples import SamplePainter, best_and_worst
@@ -208,6 +210,17 @@ def test_what_is_not_comparable_is_said(everything: tuple[Page, str, Path]) -> N
     assert page.words.count("not comparable with the paper") == 3
     assert page.words.count("procedural world that stands in") == 3
     assert "SA-EMD, sigma 1.0: Unlike the paper's row: --steps is 20 (20000 there)" in page.words
+
+
+def test_settings_that_decide_no_result_are_not_said() -> None:
+    row = row_of(preset("clevrtex", "SA", "paper"))
+    assert row is not None
+    usual: Any = row.settings()
+    other = replace(usual, logger="none", log_every=7, data=replace(usual.data, workers=0))
+    found: Any = SimpleNamespace(row=row, settings=other)
+    assert compare._unlike_paper(found) == ""  # pyright: ignore[reportPrivateUsage]
+    found.settings = replace(other, steps=7)
+    assert "--steps is 7" in compare._unlike_paper(found)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_run_that_was_not_evaluated_is_evaluated(everything: tuple[Page, str, Path]) -> None:

@@ -1,8 +1,10 @@
 """What a run computes, writes down and shows."""
 
 import json
+import logging
 import os
 import signal
+import warnings
 from io import StringIO
 from pathlib import Path
 from threading import Thread
@@ -215,3 +217,17 @@ def test_lightning_says_nothing(tmp_path: Path) -> None:
     code, said = run_job(tmp_path / "log", "make_lightning_speak")
     assert code == 0, said
     assert "mixed precision" in said.lower()
+
+
+def test_warnings_and_logs_are_left_as_they_were(tmp_path: Path) -> None:
+    import lightning.fabric  # noqa: F401
+
+    names = ("lightning.fabric", "lightning.pytorch")
+
+    def state_of_python() -> Any:
+        return [logging.getLogger(name).level for name in names], list(warnings.filters)
+
+    logging.getLogger(names[0]).setLevel(logging.INFO)
+    before = state_of_python()
+    train(tiny("random-objects", "SA", tmp_path / "run", steps=1))
+    assert state_of_python() == before

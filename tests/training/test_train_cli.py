@@ -2,13 +2,17 @@
 
 import json
 import re
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slotmesh.cli import main
 from slotmesh.training import variants
+from slotmesh.training.loop import run_train
 from slotmesh.training.settings import Settings
 from slotmesh.training.tasks import TASKS, preset
 
@@ -95,10 +99,26 @@ def test_flags_of_others_are_refused(
     assert said in capsys.readouterr().err
 
 
+def test_the_command_is_kept_where_it_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was typed, whatever program this is."""
+    monkeypatch.setattr(sys, "argv", ["/usr/lib/ipykernel_launcher.py", "-f", "kernel.json"])
+    words = flags(tiny("random-objects", "SA", tmp_path / "a run", steps=1))
+    main(words)
+    main(["evaluate", str(tmp_path / "a run"), "--n", "2", "--device", "cpu"])
+    trained = json.loads((tmp_path / "a run/environment.json").read_text())
+    assert trained["command"] == shlex.join(["slotmesh", *words])
+    tested = json.loads((tmp_path / "a run/evaluation.json").read_text())["environment"]
+    assert tested["command"] == f"slotmesh evaluate '{tmp_path}/a run' --n 2 --device cpu"
+    run_train(tiny("random-objects", "SA", tmp_path / "other", steps=1))
+    assert "command" not in json.loads((tmp_path / "other/environment.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("clevrtex", "--variant", "SA-EMD"), "--variant is 'SA-EMD', expected one of SA, SA-SH"),
+        (("clevrtex", "--variant", "SB"), "--variant is 'SB', expected one of SA, SA-SH, SA-EMD"),
         (("clevrtex", "--variant", "MESH"), "--variant is 'MESH', expected one of"),
         (("clevrtex", "--preset", "slow"), "--preset is 'slow', expected quick or paper"),
         (("clevrtex", "--data.root", "[/gone]"), "--data.root is [/gone], which does not exist"),

@@ -12,8 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from slotmesh.app.links import ObjectsState, PropertiesState
 from slotmesh.app.objects import MOST_SLOTS, Binding, bind, panel
 from slotmesh.app.pictures import MOST_SCENE, WORLDS, ShownImage, as_image, data_uri, world_scene
-from slotmesh.app.properties import box_colour, draw_boxes, missed, name_objects
+from slotmesh.app.properties import draw_boxes, missed, name_objects
 from slotmesh.models import ObjectDiscovery, PropertyPredictor
+from slotmesh.palette import object_colour
 from slotmesh.report.sheet import colour_mask
 from slotmesh.training.runs import open_run
 from slotmesh.training.weights import find, locate, names
@@ -186,7 +187,7 @@ class Explorer:
             picture=data_uri(draw_boxes(_shrunk(large.pixels), found)),
             found=found,
             missed=missed(shown, found),
-            box_colour=box_colour,
+            object_colour=object_colour,
         )
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from slotmesh.app.pictures import ShownImage, as_image, data_uri, to_square
 from slotmesh.metrics import fg_ari
 from slotmesh.models import ObjectDiscovery
-from slotmesh.palette import MASK_COLOURS
+from slotmesh.models.segmentation import to_bytes
+from slotmesh.palette import object_colour
 from slotmesh.report.drawing import rgb
 from slotmesh.report.side_by_side import label_slots
 
@@ -62,7 +63,7 @@ class Binding:
 
     def segments(self, off: Collection[int] = ()) -> Tensor:
         """Each pixel in the colour of its slot, uint8 ``(3, h, w)``; black where that is off."""
-        colours = torch.tensor([rgb(slot_colour(label)) for label in self.labels])
+        colours = torch.tensor([rgb(object_colour(label)) for label in self.labels])
         for slot in off:
             colours[slot] = 0
         return colours[self.masks.argmax(0)].movedim(-1, 0).to(torch.uint8)
@@ -108,17 +109,12 @@ def bind(
     trace = out.trace[0].float().cpu().unflatten(-1, model.encoder.out_grid)
     return Binding(
         image=image,
-        pictures=_to_bytes(out.rgb[0])[order],
+        pictures=to_bytes(out.rgb[0].float().cpu())[order],
         masks=masks[order],
         trace=trace[:, order],
         labels=[labels[slot] for slot in order],
         score=score,
     )
-
-
-def slot_colour(label: int) -> str:
-    """The colour of the object that a slot matches."""
-    return MASK_COLOURS[0] if label == 0 else MASK_COLOURS[1 + (label - 1) % 10]
 
 
 def panel(
@@ -143,7 +139,7 @@ def panel(
     slots = [
         {
             "number": slot + 1,
-            "colour": slot_colour(found.labels[slot]),
+            "colour": object_colour(found.labels[slot]),
             "off": slot in off,
             "share": round(100 * float((owner == slot).float().mean())),
             "pictures": [
@@ -171,7 +167,7 @@ def panel(
 def _lit(found: Binding, slot: int, attention: Tensor) -> Tensor:
     """The image, dark, in the colour of the slot where it looks."""
     label = found.labels[slot]
-    colour = torch.tensor((255, 255, 255) if label == 0 else rgb(slot_colour(label)))
+    colour = torch.tensor((255, 255, 255) if label == 0 else rgb(object_colour(label)))
     # A root, since a slot that covers much has little attention anywhere.
     strength = attention.clamp(0, 1).sqrt()
     mixed = 0.3 * (1 - strength) * found.image + strength * colour[:, None, None]
@@ -180,7 +176,3 @@ def _lit(found: Binding, slot: int, attention: Tensor) -> Tensor:
 
 def _through(image: Tensor, share: Tensor) -> Tensor:
     return (image * share.clamp(0, 1)).round().to(torch.uint8)
-
-
-def _to_bytes(unit: Tensor) -> Tensor:
-    return ((unit.float().cpu() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)

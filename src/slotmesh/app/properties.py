@@ -10,7 +10,7 @@ from slotmesh.app.pictures import ShownImage, as_image, to_square
 from slotmesh.metrics.clevr_table import CLEVR_COLUMNS, CLEVR_LABELS, POSITION_SCALE
 from slotmesh.models import PropertyPredictor
 from slotmesh.ops import assign
-from slotmesh.palette import MASK_COLOURS
+from slotmesh.palette import object_colour
 from slotmesh.report.drawing import length, rgb, write
 from slotmesh.worlds.render.camera import CLEVR_CAMERA
 
@@ -122,7 +122,7 @@ def draw_boxes(pixels: Tensor, found: list[NamedObject]) -> Image.Image:
         left, top, right, bottom = (
             round(x * side) for x, side in zip(one.box, picture.size * 2, strict=True)
         )
-        colour = rgb(box_colour(k))
+        colour = rgb(object_colour(k + 1))
         pen.rounded_rectangle((left, top, right, bottom), 8, outline="white", width=5)
         pen.rounded_rectangle(
             (left + 1, top + 1, right - 1, bottom - 1), 7, outline=colour, width=3
@@ -134,11 +134,6 @@ def draw_boxes(pixels: Tensor, found: list[NamedObject]) -> Image.Image:
         )
         write(pen, (left + 7, top - 12), word, (255, 255, 255), size=_LETTERS, bold=True)
     return picture
-
-
-def box_colour(k: int) -> str:
-    """The colour of the box around object ``k``, from 0."""
-    return MASK_COLOURS[1 + k % (len(MASK_COLOURS) - 1)]
 
 
 def _boxes(positions: Tensor, extents: Tensor) -> tuple[Tensor, Tensor]:

@@ -142,7 +142,7 @@ def segment_video(
         masks=_enlarged(out.masks[0], shown),
         slots=out.slots[0],
         attention=out.attention[0].unflatten(-1, model.encoder.out_grid),
-        reconstruction=_to_bytes(out.reconstruction[0]),
+        reconstruction=to_bytes(out.reconstruction[0]),
     )
     if merge is None:
         return found
@@ -278,11 +278,12 @@ def _first(pixels: Any) -> Tensor:
 def _shown(out: Any, grid: tuple[int, int]) -> Tensor:
     """The reconstruction of one image, or what a picture can show of its features."""
     if out.reconstruction.ndim == 4:
-        return _to_bytes(out.reconstruction[0])
+        return to_bytes(out.reconstruction[0])
     return feature_colours(out.features[0], out.reconstruction[0], grid)[1]
 
 
-def _to_bytes(unit: Tensor) -> Tensor:
+def to_bytes(unit: Tensor) -> Tensor:
+    """Pixels from -1 to 1, which models reconstruct, as uint8."""
     return ((unit + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 

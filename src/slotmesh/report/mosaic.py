@@ -9,11 +9,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from slotmesh.palette import MASK_COLOURS
+from slotmesh.palette import object_colour
 from slotmesh.report.drawing import Colour, Pixels, heat, rgb
 from slotmesh.report.pictures import Block
-
-_BACKGROUND = MASK_COLOURS[0]
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def slot_mosaic(block: Block) -> Mosaic:
     if not block.lines:
         return Mosaic(tiles, [], [], None)
     n = len(block.lines[0][1])
-    columns = [(str(k + 1), MASK_COLOURS[1 + k % (len(MASK_COLOURS) - 1)]) for k in range(n)]
+    columns = [(str(k + 1), object_colour(k + 1)) for k in range(n)]
     matrix = joined([pictures for _, pictures in block.lines])
     return Mosaic(tiles, [Line(name) for name, _ in block.lines], columns, tile("", matrix))
 
@@ -106,7 +104,7 @@ def joined(
 
 def frame_colour(label: int) -> Colour:
     """The colour of an object: 0 is the background."""
-    return rgb(_BACKGROUND if label == 0 else MASK_COLOURS[1 + (label - 1) % 10])
+    return rgb(object_colour(label))
 
 
 def tile(caption: str, picture: Image.Image) -> Tile:

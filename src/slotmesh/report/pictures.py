@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from slotmesh.models.feature_colours import feature_colours
 from slotmesh.models.segmentation import visible
-from slotmesh.palette import MASK_COLOURS
+from slotmesh.palette import object_colour
 from slotmesh.report.drawing import (
     LETTERS,
     MARGIN,
@@ -261,7 +261,7 @@ def draw_blocks(blocks: list[Block]) -> Image.Image:
         for k in range(m):
             at = (slots_at + k * across, top)
             words = f"slot {k + 1}" if length("slot 00") < across else f"{k + 1}"
-            write(pen, at, words, rgb(MASK_COLOURS[1 + k % (len(MASK_COLOURS) - 1)]), bold=True)
+            write(pen, at, words, rgb(object_colour(k + 1)), bold=True)
         for row, (words, pictures) in enumerate(block.lines):
             y = top + _CAPTION + row * down
             middle = (slots_at - 2 * _GAP, y + (down - LETTERS) // 2 - 2)

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from slotmesh.files import write_whole
-from slotmesh.palette import MASK_COLOURS
+from slotmesh.palette import MASK_COLOURS, object_colour
 from slotmesh.report.drawing import PICTURE, Pixels, heat, length, pixels, rgb, write, zoomed
 from slotmesh.worlds import Sample, VectorSample
 
@@ -123,7 +123,7 @@ def _picture_sheet(sample: Sample, title: str, classes: Classes) -> Image.Image:
         lines = [(k, line) for k, line in enumerate(labels[i]) if line]
         for row, (k, line) in enumerate(lines):
             top = y + _LINE * row
-            colour = rgb(MASK_COLOURS[1 + k % (len(MASK_COLOURS) - 1)])
+            colour = rgb(object_colour(k + 1))
             pen.rectangle(((left, top + 2), (left + 7, top + 9)), fill=colour)
             write(pen, (left + 12, top), line, size=_SMALL)
     return sheet

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -84,24 +84,50 @@ def chosen(settings: Settings) -> Iterator[None]:
     gpu = hardware.accelerator != "cpu" and torch.cuda.is_available()
     threads = torch.get_num_threads()
     try:
-        _choose(settings, gpu)
-        with _deterministic() if hardware.deterministic and gpu else nullcontext():
+        if hardware.deterministic and not gpu:
+            # Sums are split among threads: only one thread always gives the same bits.
+            torch.set_num_threads(1)
+        elif hardware.threads is not None:
+            torch.set_num_threads(hardware.threads)
+        # On a CPU, TF32 would select other kernels that are no faster.
+        with (
+            _tf32(hardware.precision == "tf32" and gpu),
+            _deterministic() if hardware.deterministic and gpu else nullcontext(),
+        ):
             yield
     finally:
         torch.set_num_threads(threads)
 
 
-def _choose(settings: Settings, gpu: bool) -> None:
-    hardware = settings.hardware
-    if hardware.deterministic and not gpu:
-        # Sums are split among threads: only one thread always gives the same bits.
-        torch.set_num_threads(1)
-    elif hardware.threads is not None:
-        torch.set_num_threads(hardware.threads)
-    # On a CPU it would select other kernels that are no faster.
-    faster = hardware.precision == "tf32" and gpu
-    torch.set_float32_matmul_precision("high" if faster else "highest")
-    torch.backends.cudnn.allow_tf32 = faster
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Allow or forbid TF32 in products and convolutions of float32 numbers."""
+    kernels: Any = torch.backends
+    rooms = (
+        kernels.cuda.matmul,
+        kernels.mkldnn.matmul,
+        kernels.cudnn.conv,
+        kernels.cudnn.rnn,
+    )
+    before = [room.fp32_precision for room in rooms]
+    matmul = cudnn = None
+    # torch refuses to read these where someone has set the finer ones above.
+    with suppress(RuntimeError):
+        matmul = torch.get_float32_matmul_precision()
+    with suppress(RuntimeError):
+        cudnn = torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        if matmul is not None:
+            torch.set_float32_matmul_precision(matmul)
+        if cudnn is not None:
+            torch.backends.cudnn.allow_tf32 = cudnn
+        for room, precision in zip(rooms, before, strict=True):
+            if room.fp32_precision != precision:
+                room.fp32_precision = precision
 
 
 @contextmanager

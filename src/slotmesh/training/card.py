@@ -86,7 +86,7 @@ def _tested(run: Run) -> str:
     path = run.folder / "evaluation.json"
     if not path.is_file():
         return ""
-    from slotmesh.training.report.compare import NAMES, PERCENT, shown
+    from slotmesh.training.report.compare import in_words
     from slotmesh.training.report.evaluation import checked
 
     try:
@@ -96,8 +96,5 @@ def _tested(run: Run) -> str:
     if found.get("checkpoint") != run.checkpoint.name:
         return ""
     values = found["metrics"] or {"loss": found["loss"]}
-    words = [
-        f"{NAMES.get(name, name)} {shown(name, value)}{' %' if name in PERCENT else ''}"
-        for name, value in values.items()
-    ]
+    words = [in_words(name, value) for name, value in values.items()]
     return f"{', '.join(words)}, on {found['n']:,} held-out samples"

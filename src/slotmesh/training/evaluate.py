@@ -65,7 +65,10 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if not hasattr(data, "root"):
             raise ValueError(f"--root: there is no real dataset for {run.settings.task}.")
         if not settings.root.exists():
-            raise ValueError(f"--root is {settings.root}, which does not exist.")
+            raise ValueError(
+                f"--root is {settings.root}, which does not exist, expected the folder or the file "
+                "of a dataset. Correct the path, or leave it out."
+            )
         data = replace(data, root=settings.root)
         if hasattr(data, "easy"):
             # Of the world that it was trained on.
@@ -181,7 +184,7 @@ def evaluate_run(
         },
         "slots": _usage(made, model, source, min(n, _USAGE), size, place) if usage else {},
         "seconds": round(time.perf_counter() - began, 2),
-        "environment": {"command": command_line()} | environment() | {"device": str(place)},
+        "environment": command_line() | environment() | {"device": str(place)},
     }
     if out is not None:
         write_whole(out / "evaluation.csv", _csv(whole))

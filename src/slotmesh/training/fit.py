@@ -55,7 +55,7 @@ def fit(
         size: Width and height that images are resized to; default from their size, at most 32 for
             ``"quick"`` and 64 for ``"paper"``; that of the backbone, if there is one.
         batch_size: Images per step.
-        variant: Which slot attention: SA, SA-SH or SA-MESH.
+        variant: Which slot attention: SA, SA-SH, SA-EMD or SA-MESH.
         backbone: Reconstruct the features of this frozen vision model in place of colours, which
             photographs need: its folder, or a name such as ``facebook/dinov2-small``.
         start: Where the other settings start: ``"quick"`` is a small network, for minutes on a CPU;
@@ -103,8 +103,8 @@ def fit(
         if backbone is not None:
             model["backbone"] = str(backbone)
             data |= {"size": size, "cache": folder.with_name(f"{folder.name}-features")}
-        data |= {"square": square} if square else {}
-        data |= {"batch_size": batch_size} if batch_size else {}
+        data |= {"square": square} if square is not None else {}
+        data |= {"batch_size": batch_size} if batch_size is not None else {}
         changes: dict[str, Any] = {"seed": seed, "out": folder}
         if steps is not None:
             every = max(1, steps // 5)

@@ -38,8 +38,8 @@ def place_of(device: str) -> torch.device:
         raise ValueError(f"--device is {device}, but torch finds no GPU here. Pass cpu.")
     if colon and int(number) >= count:
         raise ValueError(
-            f"--device is {device}, but torch finds {count} GPUs here. "
-            f"Pass one of cuda:0 to cuda:{count - 1}."
+            f"--device is {device}, but torch finds {count} GPU{'s' if count > 1 else ''} here. "
+            f"Pass {'cuda:0' if count == 1 else f'one of cuda:0 to cuda:{count - 1}'}."
         )
     return torch.device(device)
 
@@ -52,7 +52,11 @@ def check_hardware(hardware: Hardware) -> None:
         found = f"here that is {NO_FLOAT64}" if here else "torch finds no GPU here"
         raise ValueError(f"--hardware.accelerator is gpu, but {found}. Pass cpu.")
     if hardware.accelerator != "cpu" and gpus and hardware.devices > gpus:
-        raise ValueError(f"--hardware.devices is {hardware.devices}, but there are {gpus} GPUs.")
+        found = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        raise ValueError(
+            f"--hardware.devices is {hardware.devices}, but torch finds {found} here. Pass {gpus} "
+            "or less, or --hardware.accelerator cpu."
+        )
     several = hardware.devices * hardware.nodes > 1
     if hardware.compile == "yes" and (several or not gpus or hardware.accelerator == "cpu"):
         found = "there are several processes" if several else "it runs on the CPU"
@@ -70,7 +74,8 @@ def check_hardware(hardware: Hardware) -> None:
     if started is not None and int(started) != expected:
         raise ValueError(
             f"{started} processes were started, but --hardware.devices {hardware.devices} times "
-            f"--hardware.nodes {hardware.nodes} is {expected}."
+            f"--hardware.nodes {hardware.nodes} is {expected}. Start {expected}, or pass the "
+            "devices and nodes that were started."
         )
 
 

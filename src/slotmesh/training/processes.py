@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,28 +46,24 @@ def start_processes(settings: Settings) -> "Fabric":
     Raises:
         ValueError: If the hardware is not as the settings say, or others started other processes.
     """
-    fabric = make_fabric(settings)
-    try:
-        fabric.launch()
-    except ValueError as error:
-        raise ValueError(f"--hardware.devices, --hardware.nodes: {error}") from error
+    with _lightning_silent():
+        fabric = make_fabric(settings)
+        try:
+            fabric.launch()
+        except ValueError as error:
+            raise ValueError(f"--hardware.devices, --hardware.nodes: {error}") from error
     return fabric
 
 
 def make_fabric(settings: Settings) -> "Fabric":
     """Fabric on the hardware of the settings; nothing is started yet."""
-    warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*")  # lightning on torch 2.13
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.exceptions import MisconfigurationException
-
-    # They would print who takes part, in every process, and hints about precision.
-    for name in ("lightning.fabric", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
     hardware = settings.hardware
     several = hardware.devices * hardware.nodes > 1
     if several:
-        atexit.register(_part)
+        _part_at_exit()
     try:
         return Fabric(
             # Lightning's own choice can be a device without float64, such as an Apple GPU.
@@ -78,6 +75,29 @@ def make_fabric(settings: Settings) -> "Fabric":
         )
     except (MisconfigurationException, RuntimeError) as error:
         raise ValueError(f"--hardware: {error}") from error
+
+
+@contextlib.contextmanager
+def _lightning_silent() -> Iterator[None]:
+    """Keep Lightning from printing who takes part, in every process, and hints about precision."""
+    # Its loggers get their levels when it is imported.
+    import lightning.fabric  # noqa: F401
+
+    loggers = [logging.getLogger(name) for name in ("lightning.fabric", "lightning.pytorch")]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+@cache
+def _part_at_exit() -> None:
+    """Register :func:`_part`, once in a process."""
+    atexit.register(_part)
 
 
 def _part() -> None:

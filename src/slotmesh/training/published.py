@@ -1,6 +1,6 @@
 """Published results of a task, and the settings that train each of them.
 
-A task lists its own (:attr:`Task.published`); reports show them beside runs.
+A task lists its own (:attr:`Experiment.published`); reports show them beside runs.
 
 Percentages are kept as parts of 1, as the metrics give them; normalised errors as they are.
 """
@@ -13,16 +13,40 @@ from slotmesh.training.settings import Settings, flag
 Results = dict[str, tuple[float, float | None]]
 """Mean (or median) and standard deviation over seeds, by the name of the metric."""
 
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper."""
+
+    about: str
+    """What it is about, in a sentence."""
+    numbers: str = "mean and standard deviation of 5 seeds"
+    """What the paper prints; empty if it prints no numbers, as ``about`` then says."""
+    seeds: int | None = 5
+    """Seeds behind each number, if the paper says how many."""
+
+
 TABLES = {
-    "Table 1": "Random objects, RMSE over sigma; median of 5 seeds.",
-    "Table 2": "CLEVR properties, average precision; mean and deviation of 5 seeds.",
-    "Table 2, appendix": "As Table 2, without implicit differentiation.",
-    "Table 3": "Multi-dSprites; mean and deviation of 5 seeds.",
-    "Table 4": "ClevrTex; mean and deviation of 5 seeds.",
-    "Table 5": "CLEVRER, two frames; mean and deviation of 5 seeds.",
-    "Section 5.4": "A smaller MESH learning rate, which the paper does not give; mean of 5 seeds.",
-    "Appendix, ablations": "Mean and deviation; the number of seeds is not given.",
-    "Appendix, objective": "A learned objective in place of the entropy; shown, not measured.",
+    "Table 1": PaperTable("Random objects, RMSE over sigma.", "median of 5 seeds"),
+    "Table 2": PaperTable("CLEVR properties, average precision."),
+    "Table 2, appendix": PaperTable("As Table 2, without implicit differentiation."),
+    "Table 3": PaperTable("Multi-dSprites."),
+    "Table 4": PaperTable("ClevrTex."),
+    "Table 5": PaperTable("CLEVRER, two frames."),
+    "Section 5.4": PaperTable(
+        "A smaller MESH learning rate, which the paper does not give.", "mean of 5 seeds"
+    ),
+    "Appendix, ablations": PaperTable(
+        "Other iterations and initial slots.",
+        "mean and standard deviation; the number of seeds is not given",
+        None,
+    ),
+    "Appendix, objective": PaperTable(
+        "A learned objective in place of the entropy. The paper shows this objective but reports "
+        "no number.",
+        "",
+        None,
+    ),
 }
 """What each table is, by the name that a row has for it."""
 

@@ -30,18 +30,15 @@ from slotmesh.nn.sealed import check_seal
 from slotmesh.training.checkpoint import DamagedError, last_sound, load_checkpoint
 from slotmesh.training.processes import LOCK_NAME, Lock
 from slotmesh.training.reading import parse_json, read_json
-from slotmesh.training.settings import Settings, flag, plain
+from slotmesh.training.settings import INCIDENTAL, Settings, flag, is_one_of, leaves, plain
 from slotmesh.training.tasks import experiment, from_plain
 from slotmesh.training.tasks.experiment import Experiment
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-# What may change between two parts of one run. If other hardware rounds sums in another way, the
-# run differs in its last bits only, and says so (arithmetic.py).
-_FREE = ("out", "overwrite", "hardware", "save_every", "log_every", "logger")
-_FREE += ("data.workers", "data.cache")
-# What may not, of a group above.
+# Between two parts of one run, only what is INCIDENTAL may change: if other hardware rounds sums in
+# another way, the run differs in its last bits alone, and says so (arithmetic.py). This may not.
 _FIXED = ("hardware.precision",)
 
 
@@ -201,14 +198,13 @@ def _compare_bits(
     )
 
 
-def prepare(settings: Settings) -> Path | None:
-    """Make the folder of a run; its last checkpoint, if there is one.
+def prepare(settings: Settings) -> None:
+    """Make the folder of a run.
 
     Raises:
         ValueError: If the folder holds another run, or cannot be written.
     """
     folder = settings.folder
-    last = folder / "checkpoints" / "last.ckpt"
     kept = folder / "settings.json"
     if (folder / "model.safetensors").is_file():
         raise ValueError(f"{folder} holds an export of a run. Choose another folder with --out.")
@@ -227,14 +223,13 @@ def prepare(settings: Settings) -> Path | None:
         # A run's folder may be moved.
         values = plain(replace(settings, out=None, overwrite=False))
         write_whole(kept, json.dumps(values, indent=2) + "\n")
-        described = {"command": command_line()} | environment()
+        described = command_line() | environment()
         write_whole(folder / "environment.json", json.dumps(described, indent=2) + "\n")
         for name in ("checkpoints", "pictures"):
             (folder / name).mkdir(exist_ok=True)
         _sweep(folder)
     except OSError as error:
         raise unwritable(folder, error) from error
-    return last if last.is_file() else None
 
 
 def unwritable(folder: Path, error: OSError) -> ValueError:
@@ -246,25 +241,15 @@ def unwritable(folder: Path, error: OSError) -> ValueError:
 
 
 def _check_same(new: Settings, old: Settings, folder: Path) -> None:
-    before, after = _leaves(plain(old)), _leaves(plain(new))
+    before, after = leaves(old), leaves(new)
     for name in before | after:
-        free = name not in _FIXED and (name in _FREE or name.split(".")[0] in _FREE)
+        free = name not in _FIXED and is_one_of(name, INCIDENTAL)
         if free or before.get(name) == after.get(name):
             continue
         raise ValueError(
             f"{folder} holds a run with {flag(name)} {before.get(name)}, but "
             f"got {after.get(name)}. Choose another folder with --out, or pass --overwrite."
         )
-
-
-def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= _leaves(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = list(value) if isinstance(value, tuple) else value
-    return found
 
 
 def _holds_others(folder: Path) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -72,12 +73,20 @@ class ImageData(Data):
         at_least("data.size", self.size, 8)
         at_least("data.workers", self.workers, 0)
         if self.root is not None and not self.root.exists():
-            raise ValueError(f"--data.root is {self.root}, which does not exist.")
+            raise no_root(self.root)
         if self.root is not None and self.easy:
             raise ValueError(
                 "--data.easy is for the procedural world, but --data.root is given. Leave one of "
                 "them out."
             )
+
+
+def no_root(root: Path) -> ValueError:
+    """What to say if the dataset is not there."""
+    return ValueError(
+        f"--data.root is {root}, which does not exist, expected the folder or the file of a "
+        "dataset. Correct the path."
+    )
 
 
 @dataclass(frozen=True)
@@ -224,6 +233,48 @@ class Settings:
         """The folder of the run."""
         name = f"{self.variant}-{self.preset}-{self.seed}"
         return Path("runs") / self.task / name if self.out is None else self.out
+
+
+INCIDENTAL = (
+    "out",
+    "overwrite",
+    "save_every",
+    "log_every",
+    "logger",
+    "hardware",
+    "data.workers",
+    "data.cache",
+)
+"""Settings and groups of settings that decide no result: where and how often a run is written, and
+what it is computed on, which changes the rounding alone."""
+
+
+def is_one_of(name: str, names: Iterable[str]) -> bool:
+    """Whether a setting, by its name with dots, is named or belongs to a group that is.
+
+    Example:
+        >>> from slotmesh.training.settings import INCIDENTAL, is_one_of
+        >>> is_one_of("hardware.threads", INCIDENTAL), is_one_of("data.seed", INCIDENTAL)
+        (True, False)
+    """
+    return not {name, name.partition(".")[0]}.isdisjoint(names)
+
+
+def leaves(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """All settings by their names with dots.
+
+    Example:
+        >>> from slotmesh.training.settings import leaves
+        >>> from slotmesh.training.tasks import preset
+        >>> leaves(preset("random-objects", "SA"))["data.n_objects"]
+        5
+    """
+    made: dict[str, Any] = {}
+    for entry in dataclasses.fields(settings):
+        value = getattr(settings, entry.name)
+        name = prefix + entry.name
+        made |= leaves(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
+    return made
 
 
 def flag(name: str) -> str:

@@ -226,7 +226,9 @@ def _result(
             out, err = process.communicate(timeout=0.1)
             break
         except subprocess.TimeoutExpired:
-            if given_up.is_set() or time.monotonic() > end:
+            if given_up.is_set():
+                raise BuildError(f"{name} was stopped before it had ended") from None
+            if time.monotonic() > end:
                 raise BuildError(f"{name} timed out after {PATIENCE_S} seconds") from None
     said = err.decode(errors="replace").strip()
     code = process.returncode

@@ -5,6 +5,7 @@ batch is spread over threads.
 """
 
 import os
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[np.float64]
+
+_one_at_a_time = threading.Lock()
 
 
 def solve_batch(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -27,7 +30,9 @@ def solve_batch(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Ten
     problems: list[tuple[Array, ...]] = list(
         zip(*given, *(x.numpy() for x in results), strict=True)
     )
-    with warnings.catch_warnings():
+    # Filters of warnings are the process's: a second batch at the same time would put back the
+    # wrong ones.
+    with _one_at_a_time, warnings.catch_warnings():
         # Not reaching the optimum is reported through the result, for the whole batch at once.
         warnings.simplefilter("ignore", UserWarning)
         if len(problems) < 2:

@@ -1,18 +1,16 @@
 """Results of runs beside the paper's."""
 
 import contextlib
-import dataclasses
 import math
 import shlex
 import statistics
-from dataclasses import replace
 from typing import Any
 
 from slotmesh.report.marks import Mark
 from slotmesh.report.run_page import Cell, Grid, ResultRow
 from slotmesh.training.published import TABLES, flags, published_rows
 from slotmesh.training.report.collect import Found
-from slotmesh.training.settings import Settings, flag, plain
+from slotmesh.training.settings import INCIDENTAL, Settings, flag, is_one_of, leaves, plain
 from slotmesh.training.tasks import preset
 
 NAMES = {
@@ -35,8 +33,8 @@ PERCENT = frozenset(NAMES) - {"nrmse"}
 # Runs that a note names.
 _MOST_NAMED = 3
 # What may differ between runs that are the same but for their seed.
-_NOT_THE_RUN = ("seed", "out", "overwrite", "hardware", "save_every", "log_every", "val_every")
-_NOT_THE_RESULT = (*_NOT_THE_RUN, "preset", "data.root", "data.workers", "data.val_size")
+_NOT_THE_RUN = (*INCIDENTAL, "seed", "val_every")
+_NOT_THE_RESULT = (*_NOT_THE_RUN, "preset", "data.root", "data.val_size")
 
 
 def shown(name: str, value: float, std: float | None = None) -> str:
@@ -46,6 +44,28 @@ def shown(name: str, value: float, std: float | None = None) -> str:
     if name in PERCENT:
         return f"{100 * value:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
     return f"{value:.3f}"
+
+
+def as_printed(name: str, value: float, std: float | None) -> str:
+    """A result of the paper with the digits that it prints.
+
+    Example:
+        >>> from slotmesh.training.report.compare import as_printed
+        >>> as_printed("fg_ari", 0.9, 0.05), as_printed("nrmse", 0.5, None)
+        ('90.0 ± 5.0', '0.50')
+    """
+    return shown(name, value, std) if name in PERCENT else f"{value:.2f}"
+
+
+def in_words(name: str, value: float) -> str:
+    """A metric and its value, for text.
+
+    Example:
+        >>> from slotmesh.training.report.compare import in_words
+        >>> in_words("fg_ari", 0.9), in_words("nrmse", 0.5)
+        ('FG-ARI 90.0 %', 'RMSE / sigma 0.500')
+    """
+    return f"{NAMES.get(name, name)} {shown(name, value)}{' %' if name in PERCENT else ''}"
 
 
 def heading(name: str) -> str:
@@ -122,19 +142,22 @@ def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
         cells = [
             [
                 row.label,
-                *(_as_printed(m, *row.results[m]) if m in row.results else "—" for m in metrics),
+                *(as_printed(m, *row.results[m]) if m in row.results else "—" for m in metrics),
                 "" if row.args is None else shlex.join(["slotmesh", "train", row.task, *row.args]),
             ]
             for row in rows
         ]
         head = ["Model", *(heading(m) for m in metrics), "Command"]
-        made.append(
-            (
-                f"The paper's {table}: {TABLES[table]}" if table in TABLES else table,
-                Grid(head, cells),
-            )
-        )
+        made.append((_caption(table), Grid(head, cells)))
     return made
+
+
+def _caption(table: str) -> str:
+    known = TABLES.get(table)
+    if known is None:
+        return table
+    numbers = f" {known.numbers.capitalize()}." if known.numbers else ""
+    return f"The paper's {table}: {known.about}{numbers}"
 
 
 def diagnostics(found: list[Found], marks: list[Mark]) -> Grid | None:
@@ -253,16 +276,6 @@ def differences(settings: Settings, start: Settings) -> dict[str, Any]:
     }
 
 
-def leaves(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """All settings by their names with dots."""
-    made: dict[str, Any] = {}
-    for entry in dataclasses.fields(settings):
-        value = getattr(settings, entry.name)
-        name = prefix + entry.name
-        made |= leaves(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
-    return made
-
-
 def _unlike_paper(found: Found) -> str:
     assert found.row is not None
     usual = leaves(found.row.settings())
@@ -270,7 +283,7 @@ def _unlike_paper(found: Found) -> str:
     return ", ".join(
         f"{flag(name)} is {value} ({usual.get(name)} there)"
         for name, value in changes.items()
-        if name not in _NOT_THE_RESULT and name.split(".")[0] not in _NOT_THE_RESULT
+        if not is_one_of(name, _NOT_THE_RESULT)
     )
 
 
@@ -300,12 +313,7 @@ def _values(found: Found) -> dict[str, float]:
 def _of_paper(found: Found, name: str) -> str:
     if found.row is None or name not in found.row.results:
         return ""
-    return f"paper {_as_printed(name, *found.row.results[name])}"
-
-
-def _as_printed(name: str, value: float, std: float | None) -> str:
-    """A result with the digits that the paper has."""
-    return shown(name, value, std) if name in PERCENT else f"{value:.2f}"
+    return f"paper {as_printed(name, *found.row.results[name])}"
 
 
 def _best(found: list[Found], metrics: list[str]) -> dict[str, float]:
@@ -348,10 +356,9 @@ def _seeds(found: list[Found]) -> list[list[int]]:
     """Runs that differ in their seed alone, if there are several."""
     groups: dict[str, list[int]] = {}
     for i, one in enumerate(found):
-        same = replace(one.settings, seed=0, out=None, overwrite=False)
-        names = {k: v for k, v in plain(same).items() if k not in _NOT_THE_RUN}
+        same = {k: v for k, v in leaves(one.settings).items() if not is_one_of(k, _NOT_THE_RUN)}
         if _values(one):
-            groups.setdefault(str(names), []).append(i)
+            groups.setdefault(str(same), []).append(i)
     different = [group for group in groups.values() if len(group) > 1]
     return [g for g in different if len({found[i].settings.seed for i in g}) == len(g)]
 

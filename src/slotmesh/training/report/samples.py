@@ -41,9 +41,7 @@ class SamplePainter:
         self.model: Any = found.run.load_model(self.device)
         self.source, n = made.source("test", self.device)
         device_name = (known.get("environment") or {}).get("device")
-        self.judged_on: str | None = None
-        if device_name is not None:
-            self.judged_on = device_name.partition(":")[0]
+        self.judged_on = None if device_name is None else str(device_name).partition(":")[0]
         """Kind of device that it was evaluated on, if that is known: each has its own noise."""
         # As it was evaluated: noise is drawn per batch.
         self.n: int = known.get("n", n)

@@ -12,7 +12,7 @@ from slotmesh.report.run_page import Gallery, Grid, Picture, Section
 from slotmesh.training.report import compare
 from slotmesh.training.report.collect import Found
 from slotmesh.training.report.samples import SamplePainter, best_and_worst
-from slotmesh.training.settings import flag
+from slotmesh.training.settings import flag, leaves
 from slotmesh.training.variants import VARIANTS
 
 # Runs whose pictures are shown: more make the page large, and nobody compares them.
@@ -180,7 +180,7 @@ def _picture(
 
 
 def _settings(found: list[Found], marks: list[Mark]) -> list[tuple[str, Grid]]:
-    tables = [compare.leaves(one.settings) for one in found]
+    tables = [leaves(one.settings) for one in found]
     names = list(dict.fromkeys(name for table in tables for name in table))
     # Those of one kind together, whichever run has them.
     rooms = list(dict.fromkeys(name.split(".")[0] for name in names))

@@ -11,7 +11,7 @@ from slotmesh.models import PropertyPredictor
 from slotmesh.training.published import Results, Row, percent
 from slotmesh.training.settings import ImageData, InitName, Optim, Settings, at_least
 from slotmesh.training.tasks.blind import Constant
-from slotmesh.training.tasks.discovery import quick_transport, without_easy
+from slotmesh.training.tasks.discovery import with_lr, without_easy
 from slotmesh.training.tasks.experiment import Experiment, Goal, S, Source, Split
 from slotmesh.training.tasks.image_model import ImageModel
 from slotmesh.training.tasks.matching import match
@@ -149,7 +149,7 @@ class ClevrProperties(Experiment):
                 size=48,
             ),
             model=PredictorModel(n_slots=3, channels=32, slot_dim=64, mlp_dim=128, he_init=True),
-            transport=quick_transport(paper.transport, 1.25),
+            transport=with_lr(paper.transport, 1.25),
             optim=Optim(lr=1e-3, warmup_part=0.05, cosine=True, clip=1.0),
         )
 

@@ -58,8 +58,6 @@ class Experiment(ABC):
     """What pictures of samples show, for reports."""
     settings_type: ClassVar[type[Settings]]
     goal: Goal
-    leaves_out: ClassVar[dict[str, str]] = {}
-    """Variants that cannot be trained on it, each with the reason in a sentence."""
     published: ClassVar[tuple[Row, ...]] = ()
     """Results of a paper, to compare runs with."""
     has_world: ClassVar[bool] = True
@@ -73,9 +71,7 @@ class Experiment(ABC):
         """Names of the variants that it can be trained with."""
         video = "transition" in cls.settings_type.__dataclass_fields__
         return tuple(
-            name
-            for name, variant in VARIANTS.items()
-            if name not in cls.leaves_out and (video or variant.transition is None)
+            name for name, variant in VARIANTS.items() if video or variant.transition is None
         )
 
     @classmethod
@@ -137,7 +133,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def blind(self, sample: Any) -> nn.Module:
-        """A model that ignores its input: the best constant for a few training samples."""
+        """A model that ignores its input: the best constant for a few test samples."""
 
     @abstractmethod
     def picture(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Image":

@@ -20,11 +20,10 @@ from slotmesh.training.feature_source import (
 )
 from slotmesh.training.settings import ImageData, InitName, Optim, Settings, at_least
 from slotmesh.training.tasks.blind import Constant, grid_masks
-from slotmesh.training.tasks.discovery import TOO_SLOW, quick_transport
+from slotmesh.training.tasks.discovery import SHEET, with_lr
 from slotmesh.training.tasks.experiment import INITIALIZERS, Experiment, Goal, Source, Split
 from slotmesh.training.tasks.folder import load, skipped
 from slotmesh.training.tasks.images import (
-    SHEET,
     FolderData,
     FolderTask,
     Images,
@@ -140,7 +139,6 @@ class Features(FolderTask, Experiment):
     settings: FeaturesSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = FeaturesSettings
     goal = Goal("fg_ari", higher=True)
-    leaves_out = TOO_SLOW
 
     def __init__(self, settings: FeaturesSettings) -> None:
         super().__init__(settings)
@@ -162,7 +160,7 @@ class Features(FolderTask, Experiment):
         if isinstance(transport, MeshSettings):
             transport = replace(transport, grad="implicit")
         # The norm of a step over a matrix that grows with the image: 2 for 16 x 16 patches.
-        transport = quick_transport(transport, 2.0)
+        transport = with_lr(transport, 2.0)
         small = FeatureModel(slot_dim=64, mlp_dim=128, hidden=256)
         steps = 1000 if quick else 50_000
         optim = Optim(lr=1e-3 if quick else 2e-4, warmup_part=0.05, cosine=True, clip=1.0)

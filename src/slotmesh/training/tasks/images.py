@@ -14,7 +14,7 @@ from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader, cl
 from slotmesh.readers.images import Square, chosen, find_images, find_masks
 from slotmesh.readers.videos import find_videos
 from slotmesh.training.settings import Data, Optim, Settings, at_least
-from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, quick_transport
+from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, with_lr
 from slotmesh.training.tasks.experiment import Goal, Source, Split
 from slotmesh.training.tasks.folder import Loaded, load, load_file
 from slotmesh.training.tasks.image_model import ImageModel
@@ -24,11 +24,6 @@ from slotmesh.training.variants import VARIANTS, MeshSettings
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-SHEET = (
-    "Attention and masks are multiplied with the image; each attention map is scaled so that its "
-    "largest value is 1, each mask so that an equal share of a pixel can be seen. Segments show in "
-    "colour which slot has the largest mask."
-)
 _SLOTS = 7
 _MOST_SLOTS = 24
 # Files that are looked into to choose defaults.
@@ -223,7 +218,6 @@ class Images(FolderTask, Discovery):
 
     name = "images"
     title = "Images"
-    how_to_read = SHEET
     settings: ImagesSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = ImagesSettings
     max_objects = photos.MOST_OBJECTS
@@ -269,7 +263,6 @@ class Videos(FolderTask, VideoDiscovery):
 
     name = "video"
     title = "Videos"
-    how_to_read = SHEET
     settings: VideosSettings  # pyright: ignore[reportIncompatibleVariableOverride]
     settings_type = VideosSettings
     easy = None
@@ -372,7 +365,7 @@ def _scheduled(start: Any, n_train: int) -> Any:
         optim = Optim(lr=4e-4, warmup=steps // 50, half_life=steps // 5, clip=0.1)
     every = steps // (5 if start.preset == "quick" else 50)
     # The norm of a step over a matrix that grows with the image: 8 for 64 x 64, as in the paper.
-    transport = quick_transport(start.transport, start.data.size / 8)
+    transport = with_lr(start.transport, start.data.size / 8)
     changes = {"steps": steps, "val_every": every, "save_every": every}
     return replace(start, optim=optim, transport=transport, **changes)
 

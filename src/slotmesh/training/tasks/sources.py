@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from slotmesh.readers import READERS, BadRecord, open_reader, reader_options
-from slotmesh.training.settings import ImageData
+from slotmesh.training.settings import ImageData, no_root
 from slotmesh.training.tasks.experiment import Source, Split
 from slotmesh.worlds import make_world
 
@@ -44,7 +44,7 @@ def open_source(
         except ValueError as error:
             raise ValueError(f"--data.size or --data.seed: {error}") from error
     if not data.root.exists():
-        raise ValueError(f"--data.root is {data.root}, which does not exist.")
+        raise no_root(data.root)
     open_ = _open_partial if data.partial else _open
     found = open_(data, data.root, split, reader, options)
     shape = tuple(found.sample([0]).image.shape[-2:])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from slotmesh.models import VideoObjectDiscovery, to_unit
 from slotmesh.training.published import Row, percent
 from slotmesh.training.settings import ImageData
-from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, quick_transport
+from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, with_lr
 from slotmesh.training.tasks.experiment import Source, Split
 from slotmesh.training.tasks.image_model import ImageModel
 from slotmesh.training.tasks.sources import open_source
@@ -69,7 +69,7 @@ class VideoDiscovery(Discovery):
         return replace(
             start,
             data=replace(start.data, batch_size=8, test_size=128),
-            transport=quick_transport(transport, 4.0),
+            transport=with_lr(transport, 4.0),
         )
 
     def build(self) -> nn.Module:
