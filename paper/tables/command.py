@@ -91,7 +91,8 @@ def settings_of(asked: TrainTable, row: str, seed: int) -> Settings:
     start = asked.table.rows[row].settings()
     sizes = {name: n for name in _SIZES if (n := getattr(asked, name)) is not None}
     steps = asked.steps or asked.table.steps or start.steps
-    every = {**_EVERY, "val_every": asked.table.val_every}
+    own = asked.table.rows[row].changes.get("val_every", asked.table.val_every)
+    every = {**_EVERY, "val_every": own}
     return replace(
         start,
         seed=seed,
