@@ -13,6 +13,7 @@ from slotmesh.nn import (
     SlotInitializer,
     SlotTransport,
 )
+from slotmesh.nn.noise import SOURCES, ForEachGenerator, Seeded
 from slotmesh.nn.part import Part
 from slotmesh.nn.pretrained import Pretrained
 from slotmesh.ops import checks
@@ -28,16 +29,19 @@ class Model(
 ):
     """A network that is saved together with its settings."""
 
-    def source_of_noise(
-        self, generator: torch.Generator | None, seed: int | None
-    ) -> torch.Generator | None:
+    def source_of_noise(self, generator: torch.Generator | None, seed: int | None) -> Any:
         """The given generator, or one with the given seed; with 0 in evaluation mode.
 
+        One with a seed draws the same for each batch element, whose result then does not depend on
+        the others.
+
         Raises:
-            ValueError: If both are given.
+            ValueError: If both are given, or one of them is something else.
         """
         name = type(self).__name__
         if generator is not None:
+            say = "a torch.Generator. Pass a number as seed"
+            checks.check_instance(name, "generator", generator, SOURCES, say)
             if seed is not None:
                 raise ValueError(
                     f"{name}: got both a generator and a seed, expected one of them. Leave the "
@@ -45,15 +49,17 @@ class Model(
                 )
             return generator
         if seed is None:
-            # A compiler cannot trace a new generator: it draws from torch's own.
-            if self.training or torch.compiler.is_compiling():
+            if self.training:
                 return None
             seed = 0
-        checks.check_count(name, "seed", seed, 0)
+        seed = checks.as_seed(name, "seed", seed)
+        if torch.compiler.is_compiling():
+            # A compiler cannot trace a new generator.
+            return Seeded(seed, for_each=True)
         device = next(self.parameters()).device
         if device.type == "meta":
             return None
-        return torch.Generator(device).manual_seed(seed)
+        return ForEachGenerator(device).manual_seed(seed)
 
     def record(self, attention: SlotAttention, **parts: Part) -> None:
         """Store the parts in the saved settings, including those chosen by default."""

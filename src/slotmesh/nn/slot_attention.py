@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from slotmesh.nn.noise import Drawn, LearnedGaussian, Seeded, SlotInitializer
+from slotmesh.nn.noise import SOURCES, Drawn, LearnedGaussian, Seeded, SlotInitializer
 from slotmesh.nn.part import Part
 from slotmesh.nn.pretrained import Pretrained
 from slotmesh.nn.transports import Mesh, SlotTransport, TransportContext
@@ -214,26 +214,30 @@ class SlotAttention(
         self, generator: torch.Generator | None, noise: Tensor | int | None
     ) -> tuple[Any, Tensor | None]:
         """The source of random numbers, and MESH's noise if it is given as a tensor."""
+        if generator is not None:
+            say = "a torch.Generator. Pass a number as noise"
+            checks.check_instance("SlotAttention", "generator", generator, SOURCES, say)
         if isinstance(noise, Tensor) and noise.is_floating_point():
             return generator, noise
         if noise is None:
             return generator, None
+        seed: Any = noise if isinstance(noise, Tensor) else checks.plain(noise)
         if isinstance(noise, Tensor):
             good = noise.ndim == 0 and noise.dtype in (torch.int64, torch.int32)
         else:
-            good = isinstance(noise, int) and not isinstance(noise, bool)  # pyright: ignore
+            good = type(seed) is not bool and isinstance(seed, int) and -(2**63) <= seed < 2**63
         if not good:
             raise ValueError(
-                f"SlotAttention: noise is {noise!r}, expected a seed (an int, or a tensor () of an "
-                "integer dtype) or a floating-point tensor (..., m, n). Draw the latter with "
-                "torch.randn."
+                f"SlotAttention: noise is {noise!r}, expected a seed (an int of 64 bits, or a "
+                "tensor () of an integer dtype) or a floating-point tensor (..., m, n). Draw the "
+                "latter with torch.randn."
             )
         if generator is not None:
             raise ValueError(
                 "SlotAttention: got both a seed as noise and a generator, expected one of them. "
                 "Leave one of them out."
             )
-        return Seeded(noise), None
+        return Seeded(seed), None
 
     def _checked_noise(self, noise: Tensor, inputs: Tensor, m: int) -> Tensor:
         """The noise ``(..., m, n)`` in the dtype of costs."""
