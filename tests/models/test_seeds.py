@@ -28,18 +28,21 @@ def test_a_batch_of_one_draws_what_a_generator_does(name, transport, build, data
     model, one = build(name, transport()).double(), data(name, torch.float64)[:1]
     expected = model(one, generator=torch.Generator().manual_seed(5)).slots
     assert torch.equal(model(one, seed=5).slots, expected)
+    assert torch.equal(model.eval()(one, seed=5).slots, expected)
 
 
 def test_a_set_without_a_batch_has_slots_that_differ(build, data):
-    model, inputs = build("copier", Softmax()), data("copier")
+    model, inputs = build("copier", Softmax()).eval(), data("copier")
     slots = model(inputs[0], seed=3).slots
     assert (slots[0] - slots[1]).abs().max() > 1e-3
     torch.testing.assert_close(slots, model(inputs, seed=3).slots[0])
 
 
-def test_an_explicit_generator_draws_for_every_element(build, data):
+def test_a_generator_and_training_draw_for_every_element(build, data):
     model, inputs = build("copier", Softmax()), data("copier")[:1].expand(2, -1, -1)
-    slots = model(inputs, generator=torch.Generator().manual_seed(0)).slots
+    seeded = model(inputs, seed=0).slots
+    slots = model.eval()(inputs, generator=torch.Generator().manual_seed(0)).slots
+    assert torch.equal(slots, seeded)
     assert (slots[0] - slots[1]).abs().max() > 1e-3
 
 

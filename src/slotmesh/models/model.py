@@ -32,8 +32,8 @@ class Model(
     def source_of_noise(self, generator: torch.Generator | None, seed: int | None) -> Any:
         """The given generator, or one with the given seed; with 0 in evaluation mode.
 
-        One with a seed draws the same for each batch element, whose result then does not depend on
-        the others.
+        In evaluation mode, one with a seed draws the same for each batch element, whose result
+        then does not depend on the others.
 
         Raises:
             ValueError: If both are given, or one of them is something else.
@@ -55,11 +55,12 @@ class Model(
         seed = checks.as_seed(name, "seed", seed)
         if torch.compiler.is_compiling():
             # A compiler cannot trace a new generator.
-            return Seeded(seed, for_each=True)
+            return Seeded(seed, for_each=not self.training)
         device = next(self.parameters()).device
         if device.type == "meta":
             return None
-        return ForEachGenerator(device).manual_seed(seed)
+        kind = torch.Generator if self.training else ForEachGenerator
+        return kind(device).manual_seed(seed)
 
     def record(self, attention: SlotAttention, **parts: Part) -> None:
         """Store the parts in the saved settings, including those chosen by default."""
