@@ -174,3 +174,24 @@ def test_which_gradient_mesh_has_by_default_depends_on_that_of_slots(kind):
 
     assert (grad(), grad(implicit=True)) == ("implicit", "straight_through")
     assert grad(Mesh()) == "straight_through"
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_from_the_meta_device_computes_the_same(name, assign, dtype, build, data, tensors):
+    model = build(name, Softmax()).to(dtype).eval()
+    with torch.device("meta"):
+        empty = build(name, Softmax()).to(dtype).eval()
+    if not assign:
+        empty.to_empty(device="cpu")
+        with torch.no_grad():
+            # Whatever the memory held.
+            for value in (*empty.parameters(), *empty.buffers()):
+                value.fill_(7)
+    keys = [*empty.state_dict()]
+    empty.load_state_dict(model.state_dict(), assign=assign)
+    assert [*empty.state_dict()] == keys == [*model.state_dict()]
+    inputs = data(name, dtype)
+    expected = tensors(model(inputs, seed=1))
+    for key, value in tensors(empty(inputs, seed=1)).items():
+        assert torch.equal(value, expected[key]), key

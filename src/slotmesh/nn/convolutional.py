@@ -1,7 +1,7 @@
 """The convolutional encoder and decoder of slot attention: images to inputs, slots to images."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,11 +34,14 @@ class PositionEmbedding(nn.Module):
         checks.check_count("PositionEmbedding", "dim", dim, 1)
         self.resolution = check_resolution("PositionEmbedding", resolution)
         self.project = nn.Linear(4, dim)
+        self.ramps: Tensor
+        _keep_fields(self, self.fields())
+
+    def fields(self) -> dict[str, Tensor]:
+        """What the resolution determines: the four ramps ``(H, W, 4)``."""
         y, x = _ramps(self.resolution, self.project.weight)
         y, x = torch.meshgrid(y, x, indexing="ij")
-        # Determined by the resolution, so not saved.
-        self.register_buffer("ramps", torch.stack((x, 1 - x, y, 1 - y), -1), persistent=False)
-        self.ramps: Tensor
+        return {"ramps": torch.stack((x, 1 - x, y, 1 - y), -1)}
 
     def embedding(self) -> Tensor:
         """The embedding ``(dim, H, W)``."""
@@ -247,20 +250,23 @@ class SpatialBroadcastDecoder(nn.Module):
             nn.ReLU(),
             nn.ConvTranspose2d(channels, 4, 3, padding=1),
         )
-        # What the taps over each row and column see of a slot, and of the parts of the embedding.
-        y, x = _ramps(self.resolution, self.first.weight)
-        tall, wide = torch.ones_like(y), torch.ones_like(x)
-        for name, fields in (
-            ("rows", tall),
-            ("columns", wide),
-            ("down", torch.stack((tall, tall, y, 1 - y, tall))),
-            ("right", torch.stack((x, 1 - x, wide, wide, wide))),
-        ):
-            self.register_buffer(name, _reach(fields, 5), persistent=False)
         self.rows: Tensor
         self.columns: Tensor
         self.down: Tensor
         self.right: Tensor
+        _keep_fields(self, self.fields())
+
+    def fields(self) -> dict[str, Tensor]:
+        """What the taps over each row and column see of a slot, and of parts of the embedding."""
+        y, x = _ramps(self.resolution, self.first.weight)
+        tall, wide = torch.ones_like(y), torch.ones_like(x)
+        seen = {
+            "rows": tall,
+            "columns": wide,
+            "down": torch.stack((tall, tall, y, 1 - y, tall)),
+            "right": torch.stack((x, 1 - x, wide, wide, wide)),
+        }
+        return {name: _reach(field, 5) for name, field in seen.items()}
 
     def forward(self, slots: Tensor) -> Decoded:
         """Slots ``(..., m, slot_dim)`` to one picture per slot."""
@@ -304,6 +310,27 @@ class SpatialBroadcastDecoder(nn.Module):
                 f"{name}: slots are {slots.dtype}, expected {weight.dtype} like the decoder. "
                 f"Convert one of them with .to({weight.dtype}), or use torch.autocast."
             )
+
+
+def _keep_fields(module: nn.Module, fields: dict[str, Tensor]) -> None:
+    """Register what the sizes of a module determine as buffers that are not saved.
+
+    They are computed again after a state is loaded: a module that was made on the meta device has
+    none until then.
+    """
+    for name, value in fields.items():
+        module.register_buffer(name, value, persistent=False)
+    module.register_load_state_dict_post_hook(_renew_fields)  # pyright: ignore
+
+
+def _renew_fields(module: Any, incompatible_keys: object) -> None:
+    weight = next(module.parameters())
+    for name, value in module.fields().items():
+        fresh, kept = value.to(weight.dtype), getattr(module, name)
+        if kept.device == fresh.device and kept.dtype == fresh.dtype:
+            kept.copy_(fresh)
+        else:
+            setattr(module, name, fresh)
 
 
 def _ramps(resolution: tuple[int, int], weight: Tensor) -> tuple[Tensor, Tensor]:
