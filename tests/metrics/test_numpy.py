@@ -47,3 +47,12 @@ def test_an_array_that_cannot_be_written_to() -> None:
     mask = labels(np.uint8, 0, 3)
     mask.flags.writeable = False
     assert float(metrics.ari(mask, mask, n_slots=3, n_objects=2).min()) == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_large_unsigned_tensors_are_labels_too(dtype) -> None:
+    truth = torch.tensor([[0, 1], [2, 2]])
+    expected = metrics.fg_ari(truth, truth, n_slots=3, n_objects=2)
+    assert torch.equal(
+        metrics.fg_ari(truth.to(dtype), truth.to(dtype), n_slots=3, n_objects=2), expected
+    )

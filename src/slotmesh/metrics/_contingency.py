@@ -12,16 +12,20 @@ from slotmesh.ops import checks
 Masks = Tensor | NDArray[Any]
 """What all functions of masks take."""
 
+_WIDE = (torch.uint16, torch.uint32, torch.uint64)
+
 
 @overload
 def as_tensor(value: Masks) -> Tensor: ...
 @overload
 def as_tensor(value: None) -> None: ...
 def as_tensor(value: Any) -> Any:
-    """A NumPy array as a tensor; anything else as it is."""
+    """A NumPy array as a tensor; anything else as it is, but for large unsigned integers."""
+    # torch has few operations on unsigned integers of more than 8 bits.
+    if isinstance(value, Tensor):
+        return value.long() if value.dtype in _WIDE else value
     if not isinstance(value, np.ndarray):
         return value
-    # torch has few operations on unsigned integers of more than 8 bits.
     wide = value.dtype.kind == "u" and value.dtype.itemsize > 1
     return torch.from_numpy(value.astype(np.int64) if wide else np.array(value))
 
