@@ -44,6 +44,8 @@ def contingency(op: str, predicted: Masks, truth: Masks, *, n_slots: int, n_obje
         int64 ``(..., m, k + 1)``; column 0 is the background.
     """
     predicted, truth = as_tensor(predicted), as_tensor(truth)
+    n_slots = checks.as_count(op, "n_slots", n_slots, 1)
+    n_objects = checks.as_count(op, "n_objects", n_objects, 1)
     _check(op, predicted, truth, n_slots, n_objects)
     slot, label = predicted.flatten(-2).long(), truth.flatten(-2).long()
     n_bins = n_slots * (n_objects + 1)
@@ -56,8 +58,6 @@ def contingency(op: str, predicted: Masks, truth: Masks, *, n_slots: int, n_obje
 
 
 def _check(op: str, predicted: Tensor, truth: Tensor, n_slots: int, n_objects: int) -> None:
-    checks.check_count(op, "n_slots", n_slots, 1)
-    checks.check_count(op, "n_objects", n_objects, 1)
     for name, value, fix in (
         ("predicted", predicted, "Take the argmax of the slots' masks over the slots."),
         ("truth", truth, "Pass the mask of a Sample."),
