@@ -68,6 +68,17 @@ class Model(
         made: Any = attention._hub_mixin_config
         config.update({name: made[name] for name in ("transport", "init")})
         config.update({name: part.to_config() for name, part in parts.items()})
+        self.note_settings()
+
+    def live_settings(self) -> dict[str, Any]:
+        """Settings that can be changed after construction, as they are now, ready for JSON."""
+        found: dict[str, Any] = {}
+        for name, child in self.named_children():
+            if isinstance(child, SlotAttention):
+                found |= child.live_settings()
+            elif isinstance(child, Part):
+                found[name] = child.to_config()
+        return found
 
 
 def default_init(init: SlotInitializer | None, implicit: bool) -> SlotInitializer:

@@ -75,7 +75,7 @@ class PropertyPredictor(Model):
         strides: Sequence[int] = (1, 2, 2, 1),
     ) -> None:
         super().__init__()
-        checks.check_count("PropertyPredictor", "n_properties", n_properties, 1)
+        n_properties = checks.as_count("PropertyPredictor", "n_properties", n_properties, 1)
         self.encoder = ConvEncoder(channels, strides=strides, resolution=resolution)
         self.attention = SlotAttention(
             self.encoder.out_dim,

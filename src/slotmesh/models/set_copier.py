@@ -1,5 +1,7 @@
 """Slot attention on its own: the paper's network for random objects."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -85,6 +87,10 @@ class SetCopier(Model):
         self.rescale = rescale
         self.head = nn.Linear(slot_dim, dim) if head else None
         self.record(self.attention)
+
+    def live_settings(self) -> dict[str, Any]:
+        """Settings that can be changed after construction, as they are now, ready for JSON."""
+        return super().live_settings() | {"rescale": self.rescale}
 
     def forward(
         self,

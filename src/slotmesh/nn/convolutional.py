@@ -31,7 +31,7 @@ class PositionEmbedding(nn.Module):
 
     def __init__(self, dim: int, resolution: Sequence[int]) -> None:
         super().__init__()
-        checks.check_count("PositionEmbedding", "dim", dim, 1)
+        dim = checks.as_count("PositionEmbedding", "dim", dim, 1)
         self.resolution = check_resolution("PositionEmbedding", resolution)
         self.project = nn.Linear(4, dim)
         self.ramps: Tensor
@@ -107,14 +107,12 @@ class ConvEncoder(nn.Module):
         resolution: Sequence[int] = (64, 64),
     ) -> None:
         super().__init__()
-        out_dim = channels if out_dim is None else out_dim
-        for name, value in (
-            ("channels", channels),
-            ("in_channels", in_channels),
-            ("out_dim", out_dim),
-            ("kernel_size", kernel_size),
-        ):
-            checks.check_count("ConvEncoder", name, value, 1)
+        channels = checks.as_count("ConvEncoder", "channels", channels, 1)
+        in_channels = checks.as_count("ConvEncoder", "in_channels", in_channels, 1)
+        out_dim = (
+            channels if out_dim is None else checks.as_count("ConvEncoder", "out_dim", out_dim, 1)
+        )
+        kernel_size = checks.as_count("ConvEncoder", "kernel_size", kernel_size, 1)
         if kernel_size % 2 == 0:
             raise ValueError(
                 f"ConvEncoder: kernel_size is {kernel_size}, expected an odd number, so that a "
@@ -125,8 +123,10 @@ class ConvEncoder(nn.Module):
                 f"ConvEncoder: strides is {strides!r}, expected one stride per convolution, "
                 "such as (1, 2, 2, 1)."
             )
-        for i, stride in enumerate(strides):
-            checks.check_count("ConvEncoder", f"strides[{i}]", stride, 1)
+        strides = [
+            checks.as_count("ConvEncoder", f"strides[{i}]", stride, 1)
+            for i, stride in enumerate(strides)
+        ]
         self.resolution = check_resolution("ConvEncoder", resolution)
         self.in_channels = in_channels
         self.out_dim = out_dim
@@ -237,8 +237,8 @@ class SpatialBroadcastDecoder(nn.Module):
         self, slot_dim: int, channels: int = 32, resolution: Sequence[int] = (64, 64)
     ) -> None:
         super().__init__()
-        checks.check_count("SpatialBroadcastDecoder", "slot_dim", slot_dim, 1)
-        checks.check_count("SpatialBroadcastDecoder", "channels", channels, 1)
+        slot_dim = checks.as_count("SpatialBroadcastDecoder", "slot_dim", slot_dim, 1)
+        channels = checks.as_count("SpatialBroadcastDecoder", "channels", channels, 1)
         self.resolution = check_resolution("SpatialBroadcastDecoder", resolution)
         self.position = PositionEmbedding(slot_dim, self.resolution)
         self.first = nn.ConvTranspose2d(slot_dim, channels, 5, padding=2)

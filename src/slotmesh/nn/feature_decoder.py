@@ -54,12 +54,11 @@ class FeatureDecoder(nn.Module):
         hidden: Sequence[int] = (2048, 2048, 2048),
     ) -> None:
         super().__init__()
-        for name, value in (("slot_dim", slot_dim), ("out_dim", out_dim)):
-            checks.check_count("FeatureDecoder", name, value, 1)
+        slot_dim = checks.as_count("FeatureDecoder", "slot_dim", slot_dim, 1)
+        out_dim = checks.as_count("FeatureDecoder", "out_dim", out_dim, 1)
         if len(hidden) == 0:
             raise ValueError("FeatureDecoder: hidden is empty, expected the width of a layer.")
-        for width in hidden:
-            checks.check_count("FeatureDecoder", "hidden", width, 1)
+        hidden = [checks.as_count("FeatureDecoder", "hidden", width, 1) for width in hidden]
         self.grid = check_resolution("FeatureDecoder", grid)
         rows, columns = self.grid
         self.position = nn.Parameter(torch.randn(rows * columns, slot_dim) * slot_dim**-0.5)

@@ -53,7 +53,7 @@ class Part(nn.Module):
     def to_config(self) -> dict[str, Any]:
         """Kind and settings, ready for JSON."""
         values = self.settings().items()
-        plain = {k: v.to_config() if isinstance(v, Part) else v for k, v in values}
+        plain = {k: v.to_config() if isinstance(v, Part) else checks.plain(v) for k, v in values}
         return {"kind": self.kind(), **plain}
 
     @staticmethod

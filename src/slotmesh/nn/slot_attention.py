@@ -84,15 +84,12 @@ class SlotAttention(
         super().__init__()
         transport = Mesh() if transport is None else transport
         init = LearnedGaussian() if init is None else init
-        mlp_dim = 2 * slot_dim if mlp_dim is None else mlp_dim
-        for name, value in (
-            ("input_dim", input_dim),
-            ("slot_dim", slot_dim),
-            ("n_slots", n_slots),
-            ("n_iters", n_iters),
-            ("mlp_dim", mlp_dim),
-        ):
-            checks.check_count("SlotAttention", name, value, 1)
+        input_dim = checks.as_count("SlotAttention", "input_dim", input_dim, 1)
+        slot_dim = checks.as_count("SlotAttention", "slot_dim", slot_dim, 1)
+        n_slots = checks.as_count("SlotAttention", "n_slots", n_slots, 1)
+        n_iters = checks.as_count("SlotAttention", "n_iters", n_iters, 1)
+        wide = 2 * slot_dim if mlp_dim is None else mlp_dim
+        mlp_dim = checks.as_count("SlotAttention", "mlp_dim", wide, 1)
         say = "an object such as Softmax(), Sinkhorn(), EMD() or Mesh()"
         checks.check_instance("SlotAttention", "transport", transport, SlotTransport, say)
         say = "an object such as LearnedGaussian(), FixedGaussian() or LearnedSlots()"
@@ -125,6 +122,13 @@ class SlotAttention(
             nn.ReLU(),
             nn.Linear(mlp_dim, slot_dim),
         )
+        self.note_settings()
+
+    def live_settings(self) -> dict[str, Any]:
+        """Settings that can be changed after construction, as they are now, ready for JSON."""
+        names = ("n_iters", "implicit", "extra_step", "raw_values")
+        found = {name: checks.plain(getattr(self, name)) for name in names}
+        return found | {"transport": self.transport.to_config(), "init": self.init.to_config()}
 
     def forward(
         self,
@@ -274,7 +278,7 @@ class SlotAttention(
             _check_mask("input_mask", input_mask, inputs, of="inputs")
         if slots is None:
             m = self.n_slots if n_slots is None else n_slots
-            checks.check_count(name, "n_slots", m, 1)
+            m = checks.as_count(name, "n_slots", m, 1)
             start = self.init(tuple(batch), m, generator)
         else:
             checks.check_matrix(name, "slots", slots, f"(..., slots m, {slot_dim})")

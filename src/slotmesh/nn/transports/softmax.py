@@ -27,8 +27,7 @@ class Softmax(SlotTransport):
 
     def __init__(self, *, eps: float = 1e-8) -> None:
         super().__init__()
-        checks.check_real("Softmax", "eps", eps)
-        self.eps = eps
+        self.eps = checks.as_real("Softmax", "eps", eps)
 
     def forward(
         self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
