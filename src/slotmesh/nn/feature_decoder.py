@@ -86,4 +86,6 @@ class FeatureDecoder(nn.Module):
             shares = torch.softmax(logits.to(compute_dtype(logits)), -2)
         # Slots are mixed patch by patch: (..., n, 1, m) @ (..., n, m, hidden).
         mixed = (shares.to(hidden.dtype).mT.unsqueeze(-2) @ hidden.transpose(-3, -2)).squeeze(-2)
-        return DecodedFeatures(self.to_feature(mixed), shares.unflatten(-1, self.grid))
+        # Autocast would leave them in half precision.
+        features = self.to_feature(mixed).to(slots.dtype)
+        return DecodedFeatures(features, shares.unflatten(-1, self.grid))
