@@ -112,11 +112,7 @@ class LearnedNoise(Transition):
 
     def forward(self, slots: Tensor, generator: torch.Generator | None = None) -> TransitionOutput:
         """A draw from the predicted Gaussian, in training and in evaluation."""
-        if not self.bound:
-            raise ValueError(
-                "LearnedNoise: it has no network yet, expected to be part of a module. Pass it to "
-                "VideoObjectDiscovery(transition=...), or call bind(slot_dim=...) first."
-            )
+        self.check_bound()
         # In units of the prior, so that predicting zero means the prior itself.
         predicted = self.predict(slots).to(compute_dtype(slots))
         shift, log_variance = predicted.chunk(2, -1)
