@@ -184,7 +184,7 @@ def _to_unit(op: str, name: str, image: Tensor, dtype: torch.dtype) -> Tensor:
 def _fix(name: str, image: Tensor, shape: tuple[int | str, ...]) -> str:
     """Say how to give an image the right shape."""
     if 0 in image.shape:
-        return f"Leave an empty {name} out."
+        return "There is nothing in it: leave it out."
     if image.ndim == len(shape) - 1:
         return f"Add the missing dimension with {name}[None] or {name}.unsqueeze(1)."
     if image.ndim == len(shape) and tuple(image.shape[-3:]) == (*shape[-2:], shape[-3]):
