@@ -388,6 +388,11 @@ def test_the_page_beside_the_weights_is_true(tmp_path):
 @pytest.mark.parametrize("place", ["cpu", torch.device("cpu")])
 def test_a_device_is_a_place_too(place, saved):
     assert SlotAttention.from_pretrained(saved, map_location=place).n_slots == 3
+    for wrong in ("nowhere", {}):
+        with pytest.raises(
+            ValueError, match=r"map_location is .*, expected a device such as 'cpu'"
+        ):
+            SlotAttention.from_pretrained(saved, map_location=wrong)
 
 
 def test_an_unknown_argument_is_named(saved):
@@ -395,9 +400,7 @@ def test_an_unknown_argument_is_named(saved):
         ValueError, match=r"got n_slotz, expected an argument of SlotAttention \(inp"
     ):
         SlotAttention.from_pretrained(saved, n_slotz=3)
-    with pytest.raises(
-        ValueError, match=r"config.json with the n_slots that was given .*n_slots is 0"
-    ):
+    with pytest.raises(ValueError, match=r"config.json with n_slots as given does .*n_slots is 0"):
         SlotAttention.from_pretrained(saved, n_slots=0)
 
 
@@ -422,6 +425,12 @@ def test_settings_that_were_changed_are_saved(tmp_path):
     inputs = torch.randn(2, 7, 6)
     for mine, theirs in zip(run(loaded, inputs), run(module, inputs), strict=True):
         assert torch.equal(mine, theirs)
+    # Changed back, and in a copy.
+    other = copy.deepcopy(module)
+    module.n_iters, other.n_iters = 3, 4
+    for one in (module, other):
+        one.save_pretrained(tmp_path)
+        assert SlotAttention.from_pretrained(tmp_path).n_iters == one.n_iters
 
 
 class Doubled(SlotAttention):

@@ -123,10 +123,8 @@ class ConvEncoder(nn.Module):
                 f"ConvEncoder: strides is {strides!r}, expected one stride per convolution, "
                 "such as (1, 2, 2, 1)."
             )
-        strides = [
-            checks.as_count("ConvEncoder", f"strides[{i}]", stride, 1)
-            for i, stride in enumerate(strides)
-        ]
+        for i, stride in enumerate(strides):
+            checks.check_count("ConvEncoder", f"strides[{i}]", stride, 1)
         self.resolution = check_resolution("ConvEncoder", resolution)
         self.in_channels = in_channels
         self.out_dim = out_dim

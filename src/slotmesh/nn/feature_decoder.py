@@ -58,7 +58,8 @@ class FeatureDecoder(nn.Module):
         out_dim = checks.as_count("FeatureDecoder", "out_dim", out_dim, 1)
         if len(hidden) == 0:
             raise ValueError("FeatureDecoder: hidden is empty, expected the width of a layer.")
-        hidden = [checks.as_count("FeatureDecoder", "hidden", width, 1) for width in hidden]
+        for width in hidden:
+            checks.check_count("FeatureDecoder", "hidden", width, 1)
         self.grid = check_resolution("FeatureDecoder", grid)
         rows, columns = self.grid
         self.position = nn.Parameter(torch.randn(rows * columns, slot_dim) * slot_dim**-0.5)

@@ -27,6 +27,7 @@ tags:
 """What a page about weights begins with."""
 
 _HUB = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+_LOADING = ("map_location", "strict", *_HUB)
 
 
 class Pretrained(PyTorchModelHubMixin):
@@ -85,7 +86,8 @@ class Pretrained(PyTorchModelHubMixin):
         except (_WeightsError, BackboneError):
             raise
         except (AttributeError, TypeError, ValueError) as error:
-            given = f" with the {', '.join(kwargs)} that was given" if kwargs else ""
+            own = [name for name in kwargs if name not in _LOADING]
+            given = f" with {', '.join(own)} as given" if own else ""
             raise ValueError(
                 f"from_pretrained: {folder / 'config.json'}{given} does not describe a "
                 f"{cls.__name__} ({error}). Save the model again, or fix config.json."
@@ -97,11 +99,11 @@ class Pretrained(PyTorchModelHubMixin):
         if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in own):
             return
         names = [one.name for one in own]
-        unknown = [name for name in kwargs if name not in (*names, "map_location", "strict", *_HUB)]
+        unknown = [name for name in kwargs if name not in (*names, *_LOADING)]
         if unknown:
             raise ValueError(
                 f"from_pretrained: got {unknown[0]}, expected an argument of {cls.__name__} "
-                f"({', '.join(names)}), map_location, strict, or {', '.join(_HUB)}."
+                f"({', '.join(names)}), or of loading ({', '.join(_LOADING)})."
             )
 
     def live_settings(self) -> dict[str, Any]:
@@ -116,7 +118,8 @@ class Pretrained(PyTorchModelHubMixin):
         # Only what has changed: a subclass may have an argument of the same name for another thing.
         config: Any = self._hub_mixin_config  # pyright: ignore
         noted: dict[str, Any] = getattr(self, "_noted", {})
-        for name, value in self.live_settings().items():
+        self._noted = self.live_settings()
+        for name, value in self._noted.items():
             if name in config and value != noted.get(name):
                 config[name] = value
         super()._save_pretrained(save_directory)  # pyright: ignore[reportUnknownMemberType]
@@ -146,7 +149,13 @@ class Pretrained(PyTorchModelHubMixin):
             check_seal(Path(model_file))
         except ValueError as error:
             raise _WeightsError(f"from_pretrained: {error} Save or download it again.") from error
-        device = str(torch.device(map_location))
+        try:
+            device = str(torch.device(map_location))
+        except (RuntimeError, TypeError) as error:
+            raise _WeightsError(
+                f"from_pretrained: map_location is {map_location!r}, expected a device such as "
+                f"'cpu' or 'cuda:0' ({error})."
+            ) from error
         try:
             if strict:
                 load_model(model, model_file, device=device)
