@@ -35,7 +35,7 @@ def test_a_set_without_a_batch_has_slots_that_differ(build, data):
     model, inputs = build("copier", Softmax()).eval(), data("copier")
     slots = model(inputs[0], seed=3).slots
     assert (slots[0] - slots[1]).abs().max() > 1e-3
-    torch.testing.assert_close(slots, model(inputs, seed=3).slots[0])
+    torch.testing.assert_close(slots, model(inputs, seed=3).slots[0], rtol=0, atol=1e-4)
 
 
 def test_a_generator_and_training_draw_for_every_element(build, data):
@@ -60,7 +60,8 @@ def test_compiled_code_has_seeds_too(make, build, data):
     other = compiled(inputs, seed=4).slots
     assert not torch.allclose(other, first)
     assert torch.equal(compiled(inputs, seed=4).slots, other)
-    torch.testing.assert_close(compiled(inputs[1:], seed=4).slots, other[1:])
+    alone = compiled(inputs[1:], seed=4).slots
+    torch.testing.assert_close(alone, other[1:], rtol=0, atol=1e-3)
     model.train()
     assert not torch.equal(compiled(inputs).slots, compiled(inputs).slots)
     assert not torch.allclose(compiled(inputs, seed=5).slots, other)
