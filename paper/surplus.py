@@ -100,7 +100,8 @@ def _measure(
     with Count(console, what, n) as count:
         for first in range(0, n, _BATCH):
             sample = world.sample(range(first, min(first + _BATCH, n)))
-            out = model(sample.image, seed=first, n_slots=n_slots)
+            noise = torch.Generator(sample.image.device).manual_seed(first)
+            out = model(sample.image, generator=noise, n_slots=n_slots)
             for way, read in ways.items():
                 masks = read(out)
                 seen = masks.argmax(1)

@@ -62,7 +62,8 @@ def found_objects(n_draws: int = 5, seed: int = 0, on_progress: OnProgress = noo
     for i, name in enumerate(VARIANTS.values()):
         model = ObjectDiscovery.from_pretrained(find(name)).eval()
         with torch.no_grad():
-            out = model(scenes.image, seed=seed, trace=True)
+            noise = torch.Generator().manual_seed(seed)
+            out = model(scenes.image, generator=noise, trace=True)
         assert out.trace is not None
         share = out.trace / out.trace.sum(-2, keepdim=True).clamp_min(1e-12)
         pixel = -torch.xlogy(share, share).sum(-2) / np.log(share.shape[-2])

@@ -10,8 +10,8 @@ At distances of 0.25 and less our results are below the paper's. Much of the gai
 tenth of training, after the learning rate has dropped to a tenth: in the first 2,730 of those steps
 AP 0.125 on validation images rises from 0.05 to 0.10 (SA), from 0.11 to 0.19 (SA-SH) and from 0.22
 to 0.32 (SA-MESH). Longer annealing is therefore the first thing to try: rows whose names end in
-*beyond* are not the paper's experiment, but ours with 200,000 images, 200,000 steps, a learning rate
-that falls to 0 along a cosine, and a moving average of the weights, the same for all variants
+*beyond* are not the paper's experiment, but ours with 200,000 images, 200,000 steps, a learning
+rate that falls to 0 along a cosine, and a moving average of the weights, the same for all variants
 (`python -m paper table2 --variants SA-beyond SA-SH-beyond SA-EMD-beyond SA-MESH-beyond`).
 
 SA, SA-SH and SA-MESH with seed 0 were trained at the same time on one GPU, where each takes longer

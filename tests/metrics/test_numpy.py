@@ -47,3 +47,24 @@ def test_an_array_that_cannot_be_written_to() -> None:
     mask = labels(np.uint8, 0, 3)
     mask.flags.writeable = False
     assert float(metrics.ari(mask, mask, n_slots=3, n_objects=2).min()) == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_large_unsigned_tensors_are_labels_too(dtype) -> None:
+    truth = torch.tensor([[0, 1], [2, 2]])
+    expected = metrics.fg_ari(truth, truth, n_slots=3, n_objects=2)
+    assert torch.equal(
+        metrics.fg_ari(truth.to(dtype), truth.to(dtype), n_slots=3, n_objects=2), expected
+    )
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    truth = torch.tensor([[0, 1], [2, 2]])
+    sizes = {"n_slots": np.int64(3), "n_objects": np.int64(2)}
+    for name in ("ari", "fg_ari", "mbo", "miou", "fg_miou"):
+        found = getattr(metrics, name)(truth, truth, **sizes)
+        expected = getattr(metrics, name)(truth, truth, n_slots=3, n_objects=2)
+        assert torch.equal(found, expected), name
+    vectors = torch.randn(2, 3, 4)
+    metrics.normalised_rmse(vectors, vectors, sigma=np.float32(0.5))
+    metrics.AveragePrecision(np.int64(3), np.int64(2))

@@ -117,3 +117,8 @@ def test_labels_out_of_range_are_an_error(metric):
         metric(good, bad, n_slots=2, n_objects=2)
     with pytest.raises(ValueError, match=f"{metric.__name__}: predicted has values"):
         metric(bad, good, n_slots=2, n_objects=2)
+
+
+def test_a_label_below_the_background_is_named() -> None:
+    with pytest.raises(ValueError, match="truth has the label -1, expected 0 for the background"):
+        class_mask(torch.tensor([[0, -1]]), torch.tensor([4]))

@@ -83,3 +83,22 @@ def test_all_slots_alike() -> None:
 def test_bad_input(options: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         slot_usage(**{"masks": torch.ones(2, 4, 4), **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        torch.linspace(-3.0, 3.0, 48).reshape(3, 4, 4),
+        torch.full((3, 4, 4), torch.nan),
+        torch.full((3, 4, 4), 1.5),
+        torch.tensor([1.5, -0.25, -0.25])[:, None, None].expand(3, 4, 4),
+    ],
+    ids=["logits", "NaN", "large", "negative"],
+)
+def test_what_is_no_mask_is_named(masks):
+    with pytest.raises(ValueError, match=r"masks has values from .* expected 0 to 1\. Pass logits"):
+        slot_usage(masks)
+
+
+def test_masks_may_be_rounded():
+    slot_usage(torch.randn(2, 11, 4, 4).softmax(-3).bfloat16())

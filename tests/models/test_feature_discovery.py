@@ -1,5 +1,6 @@
 """Slots on frozen features: shapes, learning, saving without the backbone, segmenting."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,31 @@ def test_features_as_colours() -> None:
     assert len({tuple(colour) for colour in flat}) == 3
     assert torch.equal(shown, same)
     assert feature_colours(two[:, :2], two[:, :2], (2, 3))[0].shape == (3, 2, 3)
+
+
+def test_a_copy_does_not_share_the_backbone() -> None:
+    model = FeatureDiscovery(patches(), 3, Softmax(), **SMALL).eval()
+    image = torch.rand(1, 3, 32, 32)
+    twin, expected = copy.deepcopy(model), model(image).masks
+    with torch.no_grad():
+        model.encoder.backbone.weight.zero_()
+    assert torch.equal(twin(image).masks, expected)
+    assert twin.double()(image.double()).masks.dtype == torch.float64
+
+
+def test_a_backbone_with_another_grid_is_refused(tmp_path: Path) -> None:
+    convolution = nn.Conv2d(3, 6, 8, stride=8)
+    FeatureDiscovery(FrozenFeatures(convolution, resolution=(16, 32)), 3, **SMALL).save_pretrained(
+        tmp_path
+    )
+    turned = FrozenFeatures(convolution, resolution=(32, 16))
+    with pytest.raises(BackboneError, match=r"4 x 2 patches, expected 2 x 4 .*\(16, 32\)"):
+        FeatureDiscovery.from_pretrained(tmp_path, backbone=turned)
+    FeatureDiscovery.from_pretrained(
+        tmp_path, backbone=FrozenFeatures(convolution, resolution=(16, 32))
+    )
+    # Files that do not say are loaded.
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["backbone"]["out_grid"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    FeatureDiscovery.from_pretrained(tmp_path, backbone=turned)

@@ -97,3 +97,9 @@ def test_bad_settings_are_named(build):
         build("discovery", "mesh")
     with pytest.raises(ValueError, match=r"got extra_step without implicit"):
         build("copier", implicit=False, extra_step=True)
+
+
+@pytest.mark.parametrize("name", ["properties", "discovery", "video"])
+def test_an_empty_batch_is_named(name, build, data):
+    with pytest.raises(ValueError, match=r"has shape \(0, .* There is nothing in it: leave it out"):
+        build(name)(data(name)[:0])

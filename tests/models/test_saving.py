@@ -3,6 +3,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from slotmesh.nn import (
     LearnedSlots,
     Mesh,
     SharedSlot,
+    Sinkhorn,
     Softmax,
     Transition,
     TransitionOutput,
@@ -174,3 +176,45 @@ def test_which_gradient_mesh_has_by_default_depends_on_that_of_slots(kind):
 
     assert (grad(), grad(implicit=True)) == ("implicit", "straight_through")
     assert grad(Mesh()) == "straight_through"
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_from_the_meta_device_computes_the_same(name, assign, dtype, build, data, tensors):
+    model = build(name, Softmax()).to(dtype).eval()
+    with torch.device("meta"):
+        empty = build(name, Softmax()).to(dtype).eval()
+    if not assign:
+        empty.to_empty(device="cpu")
+        with torch.no_grad():
+            # Whatever the memory held.
+            for value in (*empty.parameters(), *empty.buffers()):
+                value.fill_(7)
+    keys = [*empty.state_dict()]
+    empty.load_state_dict(model.state_dict(), assign=assign)
+    assert [*empty.state_dict()] == keys == [*model.state_dict()]
+    inputs = data(name, dtype)
+    expected = tensors(model(inputs, seed=1))
+    for key, value in tensors(empty(inputs, seed=1)).items():
+        assert torch.equal(value, expected[key]), key
+
+
+def test_settings_that_were_changed_are_saved(build, data, tensors, tmp_path):
+    model = build("video", Sinkhorn(n_iters=2), transition=FixedNoise(np.float32(0.25)))
+    model.attention.n_iters = 4
+    model.attention.transport.temperature = 0.5
+    model.transition.std = 0.125
+    model.save_pretrained(tmp_path)
+    loaded = VideoObjectDiscovery.from_pretrained(tmp_path)
+    assert loaded.transition.std == 0.125
+    assert_same(loaded, model, data("video"), tensors)
+    copier = SetCopier(6, np.int64(3), Softmax())
+    copier.rescale = True
+    copier.save_pretrained(tmp_path)
+    assert SetCopier.from_pretrained(tmp_path).rescale
+
+
+def test_a_seed_of_numpy_is_a_seed(build, data):
+    model = build("copier", Softmax())
+    found = model(data("copier"), seed=np.int64(3)).slots
+    assert torch.equal(found, model(data("copier"), seed=3).slots)

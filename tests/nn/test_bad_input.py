@@ -6,14 +6,18 @@ import torch
 from slotmesh import SlotAttention
 from slotmesh.nn import (
     EMD,
+    FixedGaussian,
     LearnedGaussian,
+    LearnedNoise,
     LearnedObjective,
+    LearnedSlots,
     Mesh,
     SharedSlot,
     Sinkhorn,
     SlotSimilarity,
     Softmax,
 )
+from slotmesh.nn.transports import TransportContext
 
 
 def ones(*shape):
@@ -189,3 +193,21 @@ def test_an_object_may_be_part_of_one_module_only():
         name = type(part).__name__
         with pytest.raises(ValueError, match=rf"{name}: this object is already part .*deepcopy"):
             use(part)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: LearnedGaussian()((2,), 3),
+        lambda: FixedGaussian()((2,), 3),
+        lambda: LearnedSlots()((2,), 3),
+        lambda: SharedSlot()((2,), 3),
+        lambda: Mesh().begin(torch.zeros(2, 7, 6), 3),
+        lambda: Sinkhorn()(*[torch.zeros(2, 3, 4)] * 3, TransportContext()),
+        lambda: SlotSimilarity()(torch.zeros(2, 3, 4)),
+        lambda: LearnedNoise()(torch.zeros(2, 3, 4)),
+    ],
+)
+def test_a_part_without_a_module_is_named(use):
+    with pytest.raises(ValueError, match=r"it has no weights yet, .* or call bind\(\.\.\.\) first"):
+        use()

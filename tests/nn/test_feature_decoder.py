@@ -45,6 +45,14 @@ def test_masks_are_shares_also_under_autocast() -> None:
     torch.testing.assert_close(found.masks.sum(1), torch.ones(2, 3, 4))
 
 
+def test_features_stay_in_float32_under_autocast() -> None:
+    decoder = FeatureDecoder(6, 5, (2, 3), (8,))
+    slots = torch.randn(2, 3, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert decoder(slots).features.dtype == torch.float32
+    assert decoder.bfloat16()(slots.bfloat16()).features.dtype == torch.bfloat16
+
+
 def test_the_usual_size() -> None:
     with torch.device("meta"):
         decoder = FeatureDecoder(256, 384, (16, 16))

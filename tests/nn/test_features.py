@@ -1,7 +1,9 @@
 """Frozen features: which models they take, that they stay frozen, and what is refused."""
 
 import copy
+import io
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -272,3 +274,42 @@ def test_bad_input(folders: dict[str, Path]) -> None:
         FrozenFeatures(folders["vit"], std=(1, 1, 0))
     with pytest.raises(ValueError, match="backbone is a int"):
         FrozenFeatures(3)  # pyright: ignore
+
+
+@pytest.mark.parametrize("kind", ["module", "vit", "dinov2", "timm"])
+@pytest.mark.usefixtures("timm")
+def test_a_copy_has_a_backbone_of_its_own(
+    kind: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    if kind == "module":
+        made = FrozenFeatures(nn.Conv2d(3, 6, 8, stride=8), resolution=SIDE)
+    elif kind == "timm":
+        made = FrozenFeatures(timm_folder(tmp_path / "timm"))
+    else:
+        made = FrozenFeatures(folders[kind])
+    image = torch.rand(1, 3, *made.resolution)
+    before = made(image)
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    copies = {
+        "deepcopy": copy.deepcopy(made),
+        "pickle": pickle.loads(pickle.dumps(made)),
+        "torch.save": torch.load(file, weights_only=False),
+    }
+    with torch.no_grad():
+        for value in made.backbone.parameters():
+            value.zero_()
+    for name, one in copies.items():
+        assert torch.equal(one(image), before), name
+        assert one.double()(image.double()).dtype == torch.float64, name
+    assert not torch.equal(made(image), before)
+
+
+def test_a_module_that_is_part_of_another_one_stays_in_evaluation_mode() -> None:
+    backbone = nn.Sequential(nn.Conv2d(3, 6, 8, stride=8), nn.Dropout(0.5))
+    made = FrozenFeatures(backbone, resolution=16)
+    image = torch.rand(1, 3, 16, 16)
+    before = made(image)
+    nn.ModuleDict({"features": made, "also": backbone}).train()
+    assert torch.equal(made(image), before)

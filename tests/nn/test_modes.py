@@ -241,3 +241,24 @@ def test_the_traced_update_is_the_cell(monkeypatch, dtype):
         traced = _gru(cell, x, h)
     tolerance = 1e-12 if dtype == torch.float64 else 0.05
     torch.testing.assert_close(traced.double(), expected.double(), rtol=0, atol=tolerance)
+
+
+def test_attention_stays_in_float32_under_autocast(variant, build):
+    module = build(variant()).float()
+    inputs = torch.randn(2, 7, module.to_key.in_features)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = module(inputs)
+    assert out.attention.dtype == out.transport.plan.dtype == torch.float32
+
+
+def test_values_are_multiplied_in_half_precision_under_autocast(build, monkeypatch):
+    module = build(Softmax()).float()
+    seen = []
+    product = torch.Tensor.__matmul__
+    monkeypatch.setattr(
+        torch.Tensor, "__matmul__", lambda a, b: seen.append(a.dtype) or product(a, b)
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        module(torch.randn(2, 7, module.to_key.in_features))
+    # Scores, then values, in every iteration.
+    assert seen == [torch.float32, torch.bfloat16] * module.n_iters

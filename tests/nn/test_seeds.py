@@ -1,5 +1,6 @@
 """Noise as an argument of slot attention: a seed or numbers, also in compiled code."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,7 +72,7 @@ def test_seeded_numbers_are_normal_and_independent() -> None:
     [
         ({"noise": 1.5}, r"noise is 1.5, expected a seed"),
         ({"noise": True}, r"noise is True, expected a seed"),
-        ({"noise": torch.arange(3)}, r"expected a seed \(an int, or a tensor \(\)"),
+        ({"noise": torch.arange(3)}, r"expected a seed \(an int of 64 bits, or a tensor \(\)"),
         ({"noise": torch.randn(4, 20)}, r"noise has shape \(4, 20\) .* broadcasts to \(2, 3, 20\)"),
         ({"noise": 3, "generator": torch.Generator()}, r"both a seed as noise and a generator"),
     ],
@@ -85,3 +86,20 @@ def test_bad_noise(given, said) -> None:
 def test_numbers_that_nothing_would_use(transport) -> None:
     with pytest.raises(ValueError, match=r"got a noise tensor, but .* adds no noise"):
         build(transport())(INPUTS, noise=torch.randn(3, 20))
+
+
+def test_numpy_integers_are_seeds() -> None:
+    module = build()
+    assert torch.equal(module(INPUTS, noise=np.int64(7)).slots, module(INPUTS, noise=7).slots)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": 2**64}, "noise is 18446744073709551616, expected a seed .an int of 64 bits"),
+        ({"generator": 3}, "generator is 3, expected a torch.Generator. Pass a number as noise"),
+    ],
+)
+def test_what_is_no_source_is_named(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()(INPUTS, **options)

@@ -151,7 +151,7 @@ def test_a_transition_has_one_owner():
 
 
 def test_learned_noise_without_sizes_says_so():
-    with pytest.raises(ValueError, match=r"LearnedNoise: it has no network yet, .*bind\(slot_dim"):
+    with pytest.raises(ValueError, match=r"LearnedNoise: it has no weights yet, .*bind\("):
         LearnedNoise()(torch.randn(3, 5))
 
 

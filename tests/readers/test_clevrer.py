@@ -385,3 +385,8 @@ def test_hundreds_of_detections_are_refused(root: Path) -> None:
     put(root, "proposals", 0, proposals({0: many}, None))
     with pytest.raises(BadRecord, match="it has 301 objects, expected at most 14"):
         ClevrerReader(root, range(1)).read(0)
+
+
+def test_frames_of_numpy_are_frames(root: Path) -> None:
+    reader = ClevrerReader(root, range(1), frames=np.array([0, 16]))
+    assert reader.frames == (0, 16)

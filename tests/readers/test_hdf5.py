@@ -150,9 +150,23 @@ def authors(path: Path, n: int = 6, k: int = 10, **changes: Any) -> dict[str, np
     return content
 
 
+def grow(path: Path, n: int) -> None:
+    """Give a file as many rows as the authors'; nothing is written there, so nothing is stored."""
+    with h5py.File(path, "r+") as file:
+        for name in list(file):
+            values = file[name][:]  # pyright: ignore
+            del file[name]
+            rows = file.create_dataset(
+                name, (n, *values.shape[1:]), values.dtype, chunks=(1, *values.shape[1:])
+            )
+            rows[: len(values)] = values
+
+
 def test_the_authors_images_are_turned_to_rgb(tmp_path: Path) -> None:
     content = authors(tmp_path / "x.h5")
+    grow(tmp_path / "x.h5", 50_000)
     reader = HDF5Reader(tmp_path / "x.h5")
+    assert len(HDF5Reader(tmp_path / "x.h5", "train")) == 40_000
     batch = reader.sample([3, 5])
     assert (batch.image.numpy() == content["images"][[3, 5]][:, ::-1]).all()
     assert batch.index.tolist() == [3, 5]
@@ -168,8 +182,27 @@ def test_the_authors_images_are_turned_to_rgb(tmp_path: Path) -> None:
 
 def test_files_with_five_objects_are_multi_dsprites_in_rgb(tmp_path: Path) -> None:
     content = authors(tmp_path / "x.h5", k=5)
-    batch = HDF5Reader(tmp_path / "x.h5", "train").sample(range(6))
+    grow(tmp_path / "x.h5", 63_200)
+    reader = HDF5Reader(tmp_path / "x.h5", "train")
+    assert len(reader) == 60_000
+    assert (reader.sample(range(6)).image.numpy() == content["images"]).all()
+
+
+@pytest.mark.parametrize("k", [5, 10])
+def test_a_file_of_ones_own_is_not_taken_for_the_authors(tmp_path: Path, k: int) -> None:
+    content = authors(tmp_path / "x.h5", n=20, k=k)
+    sizes = [len(HDF5Reader(tmp_path / "x.h5", split)) for split in ("train", "val", "test")]
+    assert sizes == [16, 2, 2]
+    batch = HDF5Reader(tmp_path / "x.h5").sample(range(20))
     assert (batch.image.numpy() == content["images"]).all()
+    assert batch.present.sum(1).tolist() == content["num_objects"].tolist()
+
+
+def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
+    authors(tmp_path / "x.h5", n=2)
+    with pytest.raises(ValueError, match=r"x\.h5 has 2 rows, of which none are for split 'train'"):
+        HDF5Reader(tmp_path / "x.h5", "train")
+    assert len(HDF5Reader(tmp_path / "x.h5")) == 2
 
 
 def test_the_paper_s_splits(tmp_path: Path) -> None:
@@ -218,7 +251,8 @@ def video(path: Path, **changes: Any) -> dict[str, Any]:
 
 def test_objects_of_the_authors_videos_get_lasting_rows(tmp_path: Path) -> None:
     content = video(tmp_path / "x.h5")
-    reader = HDF5Reader(tmp_path / "x.h5")
+    assert (HDF5Reader(tmp_path / "x.h5").sample([0, 1]).image.numpy() == content["images"]).all()
+    reader = HDF5Reader(tmp_path / "x.h5", channels="bgr")
     assert reader.max_objects == 14
     batch = reader.sample([0, 1])
     assert (batch.image.numpy() == content["images"][:, :, ::-1]).all()

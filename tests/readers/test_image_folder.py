@@ -11,7 +11,7 @@ from PIL import Image
 
 from slotmesh.readers import BadRecord, ImageReader, open_reader
 from slotmesh.readers.listing import split_names
-from slotmesh.readers.photos import load_codes, load_photo, photo_size, to_labels
+from slotmesh.readers.photos import load_codes, load_photo, photo_size, to_labels, to_rgb
 
 from ._folders import blobs, fill, header_of, pixels
 
@@ -275,3 +275,27 @@ def test_labels_keep_the_background() -> None:
     assert to_labels(codes, Path("x")).tolist() == [[1, 0], [2, 1]]
     assert to_labels(np.array([[5, 900]]), Path("x")).tolist() == [[1, 2]]
     assert to_labels(np.zeros((2, 2), np.int64), Path("x")).tolist() == [[0, 0], [0, 0]]
+
+
+def test_pillow_images_of_many_numbers_are_not_black() -> None:
+    gray = pixels()[..., 0]
+    for made in (
+        Image.fromarray(gray.astype(np.int32)),
+        Image.fromarray(gray.astype(np.int32) * 257),
+        Image.fromarray(gray.astype(np.uint16) * 257),
+        Image.fromarray(gray.astype(np.float32)),
+        Image.fromarray(gray.astype(np.float32) / 255),
+    ):
+        assert (np.asarray(to_rgb(made)) == gray[..., None]).all(), made.mode
+
+
+@pytest.mark.parametrize("split", [range(-2, 2), range(5, 0, -1)])
+def test_a_range_counts_up(tmp_path: Path, split: range) -> None:
+    fill(tmp_path)
+    with pytest.raises(ValueError, match="expected a range that counts up from 0 or more"):
+        ImageReader(tmp_path, split)
+
+
+def test_a_size_of_numpy_is_a_size(tmp_path: Path) -> None:
+    fill(tmp_path)
+    assert ImageReader(tmp_path, "all", size=np.int64(8)).read(0).image.shape == (1, 3, 8, 8)

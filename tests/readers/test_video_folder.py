@@ -107,8 +107,8 @@ def test_what_is_no_video(tmp_path: Path) -> None:
         VideoReader(tmp_path)
     frames(tmp_path / "x", 4)
     for options, message in (
-        ({"n_frames": 1}, "n_frames is 1, expected 2 or more"),
-        ({"stride": 0}, "stride is 0, expected 1 or more"),
+        ({"n_frames": 1}, "n_frames is 1, expected a whole number of at least 2"),
+        ({"stride": 0}, "stride is 0, expected a whole number of at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
             VideoReader(tmp_path, "all", **options)

@@ -176,10 +176,6 @@ def test_an_index_is_anything_with_whole_numbers(index: Any) -> None:
     [
         ([], "(0,)"),
         (range(3, 3), "(0,)"),
-        ([2, -1], "(2,)"),
-        (range(-1, 3), "(4,)"),
-        (range(3, -2, -1), "(5,)"),
-        (torch.tensor([-4]), "(1,)"),
         ([[1, 2]], "(1, 2)"),
         (5, "()"),
     ],
@@ -222,9 +218,9 @@ def test_only_hidden_sprites_are_waited_for(no_waiting: Any) -> None:
 
 def test_bad_batches_are_told_at_once() -> None:
     world = RandomObjects()
-    with pytest.raises(ValueError, match="batch_size is 0, start 0 and ahead 1, expected at least"):
+    with pytest.raises(ValueError, match="batch_size is 0, expected a whole number of at least 1"):
         world.batches(0)
-    with pytest.raises(ValueError, match="start -1"):
+    with pytest.raises(ValueError, match="start is -1"):
         world.batches(8, start=-1)
-    with pytest.raises(ValueError, match="ahead 0"):
+    with pytest.raises(ValueError, match="ahead is 0"):
         world.batches(8, ahead=0)

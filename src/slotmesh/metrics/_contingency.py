@@ -12,16 +12,20 @@ from slotmesh.ops import checks
 Masks = Tensor | NDArray[Any]
 """What all functions of masks take."""
 
+_WIDE = (torch.uint16, torch.uint32, torch.uint64)
+
 
 @overload
 def as_tensor(value: Masks) -> Tensor: ...
 @overload
 def as_tensor(value: None) -> None: ...
 def as_tensor(value: Any) -> Any:
-    """A NumPy array as a tensor; anything else as it is."""
+    """A NumPy array as a tensor; anything else as it is, but for large unsigned integers."""
+    # torch has few operations on unsigned integers of more than 8 bits.
+    if isinstance(value, Tensor):
+        return value.long() if value.dtype in _WIDE else value
     if not isinstance(value, np.ndarray):
         return value
-    # torch has few operations on unsigned integers of more than 8 bits.
     wide = value.dtype.kind == "u" and value.dtype.itemsize > 1
     return torch.from_numpy(value.astype(np.int64) if wide else np.array(value))
 
@@ -40,6 +44,8 @@ def contingency(op: str, predicted: Masks, truth: Masks, *, n_slots: int, n_obje
         int64 ``(..., m, k + 1)``; column 0 is the background.
     """
     predicted, truth = as_tensor(predicted), as_tensor(truth)
+    n_slots = checks.as_count(op, "n_slots", n_slots, 1)
+    n_objects = checks.as_count(op, "n_objects", n_objects, 1)
     _check(op, predicted, truth, n_slots, n_objects)
     slot, label = predicted.flatten(-2).long(), truth.flatten(-2).long()
     n_bins = n_slots * (n_objects + 1)
@@ -52,8 +58,6 @@ def contingency(op: str, predicted: Masks, truth: Masks, *, n_slots: int, n_obje
 
 
 def _check(op: str, predicted: Tensor, truth: Tensor, n_slots: int, n_objects: int) -> None:
-    checks.check_count(op, "n_slots", n_slots, 1)
-    checks.check_count(op, "n_objects", n_objects, 1)
     for name, value, fix in (
         ("predicted", predicted, "Take the argmax of the slots' masks over the slots."),
         ("truth", truth, "Pass the mask of a Sample."),

@@ -155,10 +155,8 @@ class AveragePrecision(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        checks.check_count("AveragePrecision", "n_slots", n_slots, 1)
-        checks.check_count("AveragePrecision", "n_objects", n_objects, 1)
-        self.n_slots = n_slots
-        self.n_objects = n_objects
+        self.n_slots = checks.as_count("AveragePrecision", "n_slots", n_slots, 1)
+        self.n_objects = checks.as_count("AveragePrecision", "n_objects", n_objects, 1)
         self.thresholds = tuple(_check_settings(thresholds, mode))
         self.mode: APMode = mode
         self.n_undefined = None

@@ -92,6 +92,11 @@ def class_mask(truth: Masks, classes: Masks) -> Tensor:
             f"class_mask: truth has shape {shapes[0]} and classes {shapes[1]}, expected "
             "(..., H, W) and (..., n_objects) with the same batch dimensions."
         )
+    if truth.numel() and int(truth.min()) < 0:
+        raise ValueError(
+            f"class_mask: truth has the label {int(truth.min())}, expected 0 for the background "
+            "and objects from 1 on. Make what is to be ignored background."
+        )
     if truth.numel() and int(truth.max()) > classes.shape[-1]:
         raise ValueError(
             f"class_mask: truth has the object {int(truth.max())}, but classes has only "

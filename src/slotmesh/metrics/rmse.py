@@ -61,7 +61,7 @@ def normalised_rmse(predicted: Tensor, target: Tensor, *, sigma: float) -> Tenso
         >>> normalised_rmse(torch.tensor([[0.0], [3.0]]), torch.tensor([[3.0], [1.0]]), sigma=0.5)
         tensor(1.4142, dtype=torch.float64)
     """
-    checks.check_real("normalised_rmse", "sigma", sigma, positive=True)
+    sigma = checks.as_real("normalised_rmse", "sigma", sigma, positive=True)
     return matched_squared_error(predicted, target).mean().sqrt() / sigma
 
 
@@ -91,8 +91,7 @@ class NormalisedRMSE(Metric):
 
     def __init__(self, sigma: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        checks.check_real("NormalisedRMSE", "sigma", sigma, positive=True)
-        self.sigma = sigma
+        self.sigma = checks.as_real("NormalisedRMSE", "sigma", sigma, positive=True)
         zero = torch.zeros((), dtype=torch.float64)
         self.add_state("rmse_total", zero, dist_reduce_fx="sum")
         self.add_state("rmse_numbers", zero.long(), dist_reduce_fx="sum")

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from slotmesh.metrics._contingency import Masks, as_tensor, contingency
+from slotmesh.ops import checks
 
 _NEAR = 0.05
+# Of masks in half precision, or resized.
+_ROUNDING = 0.01
 
 
 class SlotUsage(NamedTuple):
@@ -76,7 +79,7 @@ def slot_usage(
         least: Share of the pixels from which on a slot counts as used.
 
     Raises:
-        ValueError: If shapes do not fit together or masks are not masks.
+        ValueError: If shapes do not fit together or masks are not from 0 to 1.
 
     Example:
         >>> import torch
@@ -149,6 +152,13 @@ def _check(
             f"slot_usage: masks has shape {tuple(masks.shape)} and dtype {masks.dtype}, expected "
             "floating point (..., m, H, W). Pass the masks of a model's output."
         )
+    if checks.can_read_values(masks) and masks.numel():
+        low, high = (float(x) for x in masks.detach().aminmax())
+        if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
+            raise ValueError(
+                f"slot_usage: masks has values from {low:.4g} to {high:.4g}, expected 0 to 1. Pass "
+                "logits through softmax(-3), or look for a NaN upstream."
+            )
     if not 0 < least < 1:
         raise ValueError(f"slot_usage: least is {least}, expected a share between 0 and 1.")
     batch, m = tuple(masks.shape[:-3]), masks.shape[-3]

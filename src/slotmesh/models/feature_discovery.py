@@ -1,8 +1,9 @@
 """Object discovery by reconstructing the features of a frozen vision model, as DINOSAUR does."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from slotmesh.models.model import Model, default_init, discovery_transport
 from slotmesh.models.segmentation import Segmentation, Square, segment_image
 from slotmesh.nn import (
+    BackboneError,
     FeatureDecoder,
     FrozenFeatures,
     SlotAttention,
@@ -120,6 +122,33 @@ class FeatureDiscovery(Model):
         config: Any = self._hub_mixin_config
         config.update(backbone=backbone.describe(), hidden=list(hidden))
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Self:
+        """Load what ``save_pretrained`` wrote, in evaluation mode.
+
+        Args:
+            pretrained_model_name_or_path: A folder, or the name of a model on the Hugging Face hub.
+            kwargs: As for any model; ``backbone`` if it was a module of your own.
+
+        Raises:
+            ValueError: If a file is missing, damaged or does not match, or the backbone has other
+                weights or another grid of patches.
+        """
+        model = super().from_pretrained(pretrained_model_name_or_path, **kwargs)
+        file = Path(pretrained_model_name_or_path) / "config.json"
+        about = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        trained = about.get("backbone", {})
+        found = model.encoder.out_grid
+        # Older files have no grid.
+        rows, columns = trained.get("out_grid", found)
+        if (rows, columns) != found:
+            raise BackboneError(
+                f"from_pretrained: the backbone has a grid of {found[0]} x {found[1]} patches, "
+                f"expected {rows} x {columns} as in training. Pass FrozenFeatures(..., resolution="
+                f"{tuple(trained['resolution'])})."
+            )
+        return model
+
     def forward(
         self,
         image: Tensor | None = None,
@@ -141,8 +170,9 @@ class FeatureDiscovery(Model):
             slots: Initial slots ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
             generator: Random generator for initial slots and MESH's noise.
-            seed: In place of a generator: the same seed, the same result. Default: 0 in evaluation
-                mode, fresh noise in training mode.
+            seed: In place of a generator: the same seed, the same result. In evaluation mode the
+                default is 0, and the result of an element is the same alone and in any batch; in
+                training mode the default is fresh noise.
             trace: Also return the attention of every iteration.
             enlarge: Enlarge masks to the size of the image; otherwise ``masks`` are those of the
                 patches, which is all that a loss needs.

@@ -13,6 +13,7 @@ from slotmesh.nn import (
     SlotInitializer,
     SlotTransport,
 )
+from slotmesh.nn.noise import SOURCES, ForEachGenerator, Seeded
 from slotmesh.nn.part import Part
 from slotmesh.nn.pretrained import Pretrained
 from slotmesh.ops import checks
@@ -28,16 +29,19 @@ class Model(
 ):
     """A network that is saved together with its settings."""
 
-    def source_of_noise(
-        self, generator: torch.Generator | None, seed: int | None
-    ) -> torch.Generator | None:
+    def source_of_noise(self, generator: torch.Generator | None, seed: int | None) -> Any:
         """The given generator, or one with the given seed; with 0 in evaluation mode.
 
+        In evaluation mode, one with a seed draws the same for each batch element, whose result
+        then does not depend on the others.
+
         Raises:
-            ValueError: If both are given.
+            ValueError: If both are given, or one of them is something else.
         """
         name = type(self).__name__
         if generator is not None:
+            say = "a torch.Generator. Pass a number as seed"
+            checks.check_instance(name, "generator", generator, SOURCES, say)
             if seed is not None:
                 raise ValueError(
                     f"{name}: got both a generator and a seed, expected one of them. Leave the "
@@ -45,15 +49,18 @@ class Model(
                 )
             return generator
         if seed is None:
-            # A compiler cannot trace a new generator: it draws from torch's own.
-            if self.training or torch.compiler.is_compiling():
+            if self.training:
                 return None
             seed = 0
-        checks.check_count(name, "seed", seed, 0)
+        seed = checks.as_seed(name, "seed", seed)
+        if torch.compiler.is_compiling():
+            # A compiler cannot trace a new generator.
+            return Seeded(seed, for_each=not self.training)
         device = next(self.parameters()).device
         if device.type == "meta":
             return None
-        return torch.Generator(device).manual_seed(seed)
+        kind = torch.Generator if self.training else ForEachGenerator
+        return kind(device).manual_seed(seed)
 
     def record(self, attention: SlotAttention, **parts: Part) -> None:
         """Store the parts in the saved settings, including those chosen by default."""
@@ -61,6 +68,17 @@ class Model(
         made: Any = attention._hub_mixin_config
         config.update({name: made[name] for name in ("transport", "init")})
         config.update({name: part.to_config() for name, part in parts.items()})
+        self.note_settings()
+
+    def live_settings(self) -> dict[str, Any]:
+        """Settings that can be changed after construction, as they are now, ready for JSON."""
+        found: dict[str, Any] = {}
+        for name, child in self.named_children():
+            if isinstance(child, SlotAttention):
+                found |= child.live_settings()
+            elif isinstance(child, Part):
+                found[name] = child.to_config()
+        return found
 
 
 def default_init(init: SlotInitializer | None, implicit: bool) -> SlotInitializer:
@@ -165,6 +183,8 @@ def _to_unit(op: str, name: str, image: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _fix(name: str, image: Tensor, shape: tuple[int | str, ...]) -> str:
     """Say how to give an image the right shape."""
+    if 0 in image.shape:
+        return "There is nothing in it: leave it out."
     if image.ndim == len(shape) - 1:
         return f"Add the missing dimension with {name}[None] or {name}.unsqueeze(1)."
     if image.ndim == len(shape) and tuple(image.shape[-3:]) == (*shape[-2:], shape[-3]):

@@ -112,8 +112,9 @@ class ObjectDiscovery(Model):
             slots: Initial slots ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
             generator: Random generator for initial slots and MESH's noise.
-            seed: In place of a generator: the same seed, the same result. Default: 0 in evaluation
-                mode, fresh noise in training mode.
+            seed: In place of a generator: the same seed, the same result. In evaluation mode the
+                default is 0, and the result of an element is the same alone and in any batch; in
+                training mode the default is fresh noise.
             trace: Also return the attention of every iteration.
 
         Returns:

@@ -52,7 +52,11 @@ class Segmentation:
         return _beside([_tinted(i, n) for i, n in zip(*self._frames(), strict=True)])
 
     def indexed(self) -> list[Image.Image]:
-        """One palette image per frame, whose indices are the labels, as mask files are."""
+        """One palette image per frame, whose indices are the labels, as mask files are.
+
+        Raises:
+            ValueError: If there are labels above 255, which a palette does not have.
+        """
         return [_indexed(labels) for labels in self._frames()[1]]
 
     def picture(self) -> Image.Image:
@@ -209,7 +213,9 @@ def read_image(op: str, image: object) -> Tensor:
     pixels = pixels.expand(3, -1, -1)
     if pixels.dtype == torch.uint8:
         return pixels
-    low, high = (float(x) for x in pixels.aminmax())
+    # torch has no minimum of unsigned integers of more than 8 bits.
+    numbers = pixels if pixels.is_floating_point() else pixels.long()
+    low, high = (float(x) for x in numbers.aminmax())
     if not pixels.is_floating_point() or not (low >= -0.01 and high <= 1.01):
         raise ValueError(
             f"{op}: the image is {pixels.dtype} with values from {low:.4g} to {high:.4g}, expected "
@@ -230,19 +236,21 @@ def _shape_fix(image: Tensor | np.ndarray) -> str:
     return "Pass one image at a time."
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _run(model: Any, image: Tensor, seed: int, n_slots: int | None) -> Any:
     """The model's output on the CPU, in evaluation mode."""
-    training = model.training
+    modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         place = next(model.parameters()).device
         out = model(image.to(place), seed=seed, n_slots=n_slots)
     finally:
-        model.train(training)
+        # A part that the caller froze in evaluation mode stays there.
+        for part, training in modes:
+            part.training = training
     parts = ("reconstruction", "rgb", "masks", "slots", "attention")
     return type(out)._make(
-        value.float().cpu().clone() if name in parts else value
+        value.float().cpu() if name in parts else value
         for name, value in zip(out._fields, out, strict=True)
     )
 
@@ -302,6 +310,11 @@ def _tinted(image: Tensor, labels: Tensor) -> Image.Image:
 
 
 def _indexed(labels: Tensor) -> Image.Image:
+    if int(labels.max()) > 255:
+        raise ValueError(
+            f"indexed: there are labels up to {int(labels.max())}, expected at most 255, which is "
+            "all that a palette image has. Save the labels with numpy.save."
+        )
     found = Image.fromarray(labels.to(torch.uint8).numpy())
     found.putpalette([value for slot in range(256) for value in slot_colour(slot)])
     return found

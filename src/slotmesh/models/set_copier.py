@@ -1,5 +1,7 @@
 """Slot attention on its own: the paper's network for random objects."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -86,6 +88,10 @@ class SetCopier(Model):
         self.head = nn.Linear(slot_dim, dim) if head else None
         self.record(self.attention)
 
+    def live_settings(self) -> dict[str, Any]:
+        """Settings that can be changed after construction, as they are now, ready for JSON."""
+        return super().live_settings() | {"rescale": self.rescale}
+
     def forward(
         self,
         inputs: Tensor,
@@ -99,8 +105,9 @@ class SetCopier(Model):
         Args:
             inputs: ``(..., n, dim)``.
             generator: Random generator for initial slots and MESH's noise.
-            seed: In place of a generator: the same seed, the same result. Default: 0 in evaluation
-                mode, fresh noise in training mode.
+            seed: In place of a generator: the same seed, the same result. In evaluation mode the
+                default is 0, and the result of an element is the same alone and in any batch; in
+                training mode the default is fresh noise.
             trace: Also return the attention of every iteration.
 
         Returns:

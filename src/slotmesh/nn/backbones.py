@@ -28,8 +28,9 @@ class Backbone(NamedTuple):
     """A vision model, and how images are prepared for it."""
 
     model: nn.Module
-    call: Callable[[Tensor], Any]
-    """From normalised images ``(batch, 3, H, W)`` to tokens, or to a grid of features."""
+    call: Callable[[nn.Module, Tensor], Any]
+    """From the model and normalised images ``(batch, 3, H, W)`` to tokens, or to a grid of
+    features. A function of a module, so that a copy of this calls the copy of the model."""
     resolution: tuple[int, int] | None
     """Height and width that it was trained with, if that is known."""
     patch_size: tuple[int, int] | None
@@ -78,15 +79,15 @@ def load_backbone(name: str | Path) -> Backbone:
 
 def wrap_module(module: nn.Module) -> Backbone:
     """A module of the caller's; one with class tokens has a ``patch_size``, as in timm."""
-
-    def call(pixels: Tensor) -> Any:
-        out: Any = module(pixels)
-        return getattr(out, "last_hidden_state", out)
-
     places = (module, getattr(module, "patch_embed", None), getattr(module, "config", None))
     sizes = [_pair(getattr(place, "patch_size", None)) for place in places]
     size = next((one for one in sizes if one is not None), None)
-    return Backbone(module, call, None, size, (0.0,) * 3, (1.0,) * 3)
+    return Backbone(module, _call_module, None, size, (0.0,) * 3, (1.0,) * 3)
+
+
+def _call_module(module: Any, pixels: Tensor) -> Any:
+    out: Any = module(pixels)
+    return getattr(out, "last_hidden_state", out)
 
 
 # ---- names ----
@@ -172,23 +173,25 @@ def _from_transformers(folder: Path, config: dict[str, Any]) -> Backbone:
         )
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
-    options: dict[str, Any] = {}
-    if "interpolate_pos_encoding" in inspect.signature(model.forward).parameters:
-        options["interpolate_pos_encoding"] = True
-
-    def call(pixels: Tensor) -> Any:
-        return model(pixel_values=pixels, **options).last_hidden_state
-
+    resizes = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
     about = _read(folder / "preprocessor_config.json") or {}
     size = _size_of(about) or _pair(getattr(model.config, "image_size", None))
     return Backbone(
         model,
-        call,
+        _call_resizing if resizes else _call_transformers,
         size,
         _pair(getattr(model.config, "patch_size", None)),
         _three(about.get("image_mean"), IMAGENET[0]),
         _three(about.get("image_std"), IMAGENET[1]),
     )
+
+
+def _call_transformers(model: Any, pixels: Tensor) -> Any:
+    return model(pixel_values=pixels).last_hidden_state
+
+
+def _call_resizing(model: Any, pixels: Tensor) -> Any:
+    return model(pixel_values=pixels, interpolate_pos_encoding=True).last_hidden_state
 
 
 def _size_of(about: dict[str, Any]) -> tuple[int, int] | None:
@@ -256,13 +259,17 @@ def _from_timm(folder: Path, config: dict[str, Any]) -> Backbone:
     embed = getattr(model, "patch_embed", None)
     return Backbone(
         model,
-        model.forward_features,
+        _call_timm,
         _pair(about.get("input_size", (None,))[1:]),
         _pair(getattr(embed, "patch_size", None)) if hasattr(model, "num_prefix_tokens") else None,
         _three(about.get("mean"), IMAGENET[0]),
         _three(about.get("std"), IMAGENET[1]),
         channels_last=getattr(model, "output_fmt", "NCHW") == "NHWC",
     )
+
+
+def _call_timm(model: Any, pixels: Tensor) -> Any:
+    return model.forward_features(pixels)
 
 
 # ---- small things ----

@@ -1,7 +1,7 @@
 """The convolutional encoder and decoder of slot attention: images to inputs, slots to images."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,14 +31,17 @@ class PositionEmbedding(nn.Module):
 
     def __init__(self, dim: int, resolution: Sequence[int]) -> None:
         super().__init__()
-        checks.check_count("PositionEmbedding", "dim", dim, 1)
+        dim = checks.as_count("PositionEmbedding", "dim", dim, 1)
         self.resolution = check_resolution("PositionEmbedding", resolution)
         self.project = nn.Linear(4, dim)
+        self.ramps: Tensor
+        _keep_fields(self, self.fields())
+
+    def fields(self) -> dict[str, Tensor]:
+        """What the resolution determines: the four ramps ``(H, W, 4)``."""
         y, x = _ramps(self.resolution, self.project.weight)
         y, x = torch.meshgrid(y, x, indexing="ij")
-        # Determined by the resolution, so not saved.
-        self.register_buffer("ramps", torch.stack((x, 1 - x, y, 1 - y), -1), persistent=False)
-        self.ramps: Tensor
+        return {"ramps": torch.stack((x, 1 - x, y, 1 - y), -1)}
 
     def embedding(self) -> Tensor:
         """The embedding ``(dim, H, W)``."""
@@ -104,14 +107,12 @@ class ConvEncoder(nn.Module):
         resolution: Sequence[int] = (64, 64),
     ) -> None:
         super().__init__()
-        out_dim = channels if out_dim is None else out_dim
-        for name, value in (
-            ("channels", channels),
-            ("in_channels", in_channels),
-            ("out_dim", out_dim),
-            ("kernel_size", kernel_size),
-        ):
-            checks.check_count("ConvEncoder", name, value, 1)
+        channels = checks.as_count("ConvEncoder", "channels", channels, 1)
+        in_channels = checks.as_count("ConvEncoder", "in_channels", in_channels, 1)
+        out_dim = (
+            channels if out_dim is None else checks.as_count("ConvEncoder", "out_dim", out_dim, 1)
+        )
+        kernel_size = checks.as_count("ConvEncoder", "kernel_size", kernel_size, 1)
         if kernel_size % 2 == 0:
             raise ValueError(
                 f"ConvEncoder: kernel_size is {kernel_size}, expected an odd number, so that a "
@@ -234,8 +235,8 @@ class SpatialBroadcastDecoder(nn.Module):
         self, slot_dim: int, channels: int = 32, resolution: Sequence[int] = (64, 64)
     ) -> None:
         super().__init__()
-        checks.check_count("SpatialBroadcastDecoder", "slot_dim", slot_dim, 1)
-        checks.check_count("SpatialBroadcastDecoder", "channels", channels, 1)
+        slot_dim = checks.as_count("SpatialBroadcastDecoder", "slot_dim", slot_dim, 1)
+        channels = checks.as_count("SpatialBroadcastDecoder", "channels", channels, 1)
         self.resolution = check_resolution("SpatialBroadcastDecoder", resolution)
         self.position = PositionEmbedding(slot_dim, self.resolution)
         self.first = nn.ConvTranspose2d(slot_dim, channels, 5, padding=2)
@@ -247,20 +248,23 @@ class SpatialBroadcastDecoder(nn.Module):
             nn.ReLU(),
             nn.ConvTranspose2d(channels, 4, 3, padding=1),
         )
-        # What the taps over each row and column see of a slot, and of the parts of the embedding.
-        y, x = _ramps(self.resolution, self.first.weight)
-        tall, wide = torch.ones_like(y), torch.ones_like(x)
-        for name, fields in (
-            ("rows", tall),
-            ("columns", wide),
-            ("down", torch.stack((tall, tall, y, 1 - y, tall))),
-            ("right", torch.stack((x, 1 - x, wide, wide, wide))),
-        ):
-            self.register_buffer(name, _reach(fields, 5), persistent=False)
         self.rows: Tensor
         self.columns: Tensor
         self.down: Tensor
         self.right: Tensor
+        _keep_fields(self, self.fields())
+
+    def fields(self) -> dict[str, Tensor]:
+        """What the taps over each row and column see of a slot, and of parts of the embedding."""
+        y, x = _ramps(self.resolution, self.first.weight)
+        tall, wide = torch.ones_like(y), torch.ones_like(x)
+        seen = {
+            "rows": tall,
+            "columns": wide,
+            "down": torch.stack((tall, tall, y, 1 - y, tall)),
+            "right": torch.stack((x, 1 - x, wide, wide, wide)),
+        }
+        return {name: _reach(field, 5) for name, field in seen.items()}
 
     def forward(self, slots: Tensor) -> Decoded:
         """Slots ``(..., m, slot_dim)`` to one picture per slot."""
@@ -304,6 +308,27 @@ class SpatialBroadcastDecoder(nn.Module):
                 f"{name}: slots are {slots.dtype}, expected {weight.dtype} like the decoder. "
                 f"Convert one of them with .to({weight.dtype}), or use torch.autocast."
             )
+
+
+def _keep_fields(module: nn.Module, fields: dict[str, Tensor]) -> None:
+    """Register what the sizes of a module determine as buffers that are not saved.
+
+    They are computed again after a state is loaded: a module that was made on the meta device has
+    none until then.
+    """
+    for name, value in fields.items():
+        module.register_buffer(name, value, persistent=False)
+    module.register_load_state_dict_post_hook(_renew_fields)  # pyright: ignore
+
+
+def _renew_fields(module: Any, incompatible_keys: object) -> None:
+    weight = next(module.parameters())
+    for name, value in module.fields().items():
+        fresh, kept = value.to(weight.dtype), getattr(module, name)
+        if kept.device == fresh.device and kept.dtype == fresh.dtype:
+            kept.copy_(fresh)
+        else:
+            setattr(module, name, fresh)
 
 
 def _ramps(resolution: tuple[int, int], weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,8 +54,8 @@ class FeatureDecoder(nn.Module):
         hidden: Sequence[int] = (2048, 2048, 2048),
     ) -> None:
         super().__init__()
-        for name, value in (("slot_dim", slot_dim), ("out_dim", out_dim)):
-            checks.check_count("FeatureDecoder", name, value, 1)
+        slot_dim = checks.as_count("FeatureDecoder", "slot_dim", slot_dim, 1)
+        out_dim = checks.as_count("FeatureDecoder", "out_dim", out_dim, 1)
         if len(hidden) == 0:
             raise ValueError("FeatureDecoder: hidden is empty, expected the width of a layer.")
         for width in hidden:
@@ -87,4 +87,6 @@ class FeatureDecoder(nn.Module):
             shares = torch.softmax(logits.to(compute_dtype(logits)), -2)
         # Slots are mixed patch by patch: (..., n, 1, m) @ (..., n, m, hidden).
         mixed = (shares.to(hidden.dtype).mT.unsqueeze(-2) @ hidden.transpose(-3, -2)).squeeze(-2)
-        return DecodedFeatures(self.to_feature(mixed), shares.unflatten(-1, self.grid))
+        # Autocast would leave them in half precision.
+        features = self.to_feature(mixed).to(slots.dtype)
+        return DecodedFeatures(features, shares.unflatten(-1, self.grid))

@@ -134,6 +134,9 @@ class FrozenFeatures(nn.Module):
             ``(batch, n, out_dim)``, ``n`` the number of cells of ``out_grid``, without a graph.
         """
         pixels = self._prepared(image)
+        if self.backbone.training:
+            # A module of the caller's may be part of another one, which was set to training mode.
+            self.backbone.eval()
         with torch.no_grad():
             return self._features(pixels)[0]
 
@@ -144,6 +147,7 @@ class FrozenFeatures(nn.Module):
             "name": self.name,
             "is_named": self.is_named,
             "resolution": list(self.resolution),
+            "out_grid": list(self.out_grid),
             "mean": list(mean),
             "std": list(std),
             "sha256": self.hash,
@@ -175,7 +179,7 @@ class FrozenFeatures(nn.Module):
     def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Features ``(batch, n, dim)`` and the grid of normalised images."""
         made: Backbone = self.__dict__["_backbone"]
-        out: Any = made.call(pixels)
+        out: Any = made.call(made.model, pixels)
         if not isinstance(out, Tensor) or out.ndim not in (3, 4):
             found = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
             raise self._no_grid(f"it returns {found}")

@@ -56,6 +56,7 @@ class LearnedGaussian(SlotInitializer):
         self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """Draw ``(*batch, n_slots, slot_dim)``."""
+        self.check_bound()
         mean, log_std = _over(self.mean, batch), _over(self.log_std, batch)
         like = mean.expand(*batch, n_slots, -1)
         return mean + log_std.exp() * gaussian(like, generator)
@@ -103,6 +104,7 @@ class LearnedSlots(SlotInitializer):
         self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """The first ``n_slots`` vectors, for each batch element."""
+        self.check_bound()
         learned = self.slots.shape[-2]
         if n_slots > learned:
             raise ValueError(
@@ -132,6 +134,7 @@ class SharedSlot(SlotInitializer):
         self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """The same vector, ``(*batch, n_slots, slot_dim)``."""
+        self.check_bound()
         return _over(self.slot, batch).expand(*batch, n_slots, -1)
 
 
@@ -171,6 +174,9 @@ def gaussian(like: Tensor, source: "torch.Generator | Drawing | Drawn | Seeded |
         return torch.randn_like(like)
     if isinstance(source, (Drawn, Drawing, Seeded)):
         return source.take(like)
+    if isinstance(source, ForEachGenerator):
+        one = torch.randn(like.shape[-2:], dtype=like.dtype, device=like.device, generator=source)
+        return one.expand(like.shape)
     shared = isinstance(source, SharedGenerator)
     shape = (source.total, *like.shape[1:]) if shared else like.shape
     drawn = torch.randn(shape, dtype=like.dtype, device=like.device, generator=source)
@@ -226,6 +232,7 @@ class Seeded:
     Args:
         seed: An integer, or a tensor ``()`` of an integer dtype, with which compiled code is not
             compiled again for every seed.
+        for_each: Draw the same for each batch element, as :class:`ForEachGenerator` does.
 
     Example:
         >>> import torch
@@ -235,8 +242,9 @@ class Seeded:
         True
     """
 
-    def __init__(self, seed: int | Tensor) -> None:
+    def __init__(self, seed: int | Tensor, *, for_each: bool = False) -> None:
         self.seed = seed
+        self.for_each = for_each
         self.taken = 0
 
     def take(self, like: Tensor) -> Tensor:
@@ -244,13 +252,15 @@ class Seeded:
         self.taken += 1
         seed = torch.as_tensor(self.seed, dtype=torch.int64, device=like.device)
         stream = _mixed(_mixed(seed) + self.taken)
-        count = math.prod(like.shape)
+        shape = like.shape[-2:] if self.for_each else like.shape
+        count = math.prod(shape)
         bits = _mixed(stream + torch.arange(count, device=like.device))
         # Two numbers of 24 bits, which float32 holds exactly, for Box and Muller's method.
         first, second = ((bits >> 40) & _BITS) + 1, (bits >> 8) & _BITS
         radius = (-2.0 * (first.to(torch.float32) / (_BITS + 1)).log()).sqrt()
         angle = second.to(torch.float32) * (2.0 * math.pi / (_BITS + 1))
-        return (radius * angle.cos()).to(like.dtype).reshape(like.shape)
+        drawn = (radius * angle.cos()).to(like.dtype).reshape(shape)
+        return drawn.expand(like.shape) if self.for_each else drawn
 
 
 _BITS = 2**24 - 1
@@ -262,6 +272,21 @@ def _mixed(x: Tensor) -> Tensor:
     x = (x ^ ((x >> 30) & (2**34 - 1))) * -4658895280553007687
     x = (x ^ ((x >> 27) & (2**37 - 1))) * -7723592293110705685
     return x ^ ((x >> 31) & (2**33 - 1))
+
+
+class ForEachGenerator(torch.Generator):
+    """Draws for one batch element, and gives every other the same numbers.
+
+    What a batch element gets then depends on the seed alone, not on its place in a batch.
+
+    Example:
+        >>> import torch
+        >>> from slotmesh.nn.noise import ForEachGenerator, gaussian
+        >>> three = gaussian(torch.zeros(3, 4, 2), ForEachGenerator("cpu").manual_seed(0))
+        >>> alone = gaussian(torch.zeros(1, 4, 2), torch.Generator().manual_seed(0))
+        >>> bool((three == alone).all())
+        True
+    """
 
 
 class SharedGenerator(torch.Generator):
@@ -300,3 +325,7 @@ class SharedGenerator(torch.Generator):
     def mine(self, drawn: Tensor) -> Tensor:
         """The elements of this process, out of those of all processes ``(total, ...)``."""
         return drawn[self.rank :: self.n_ranks]
+
+
+SOURCES = (torch.Generator, Drawn, Drawing, Seeded)
+"""The classes that :func:`gaussian` draws from."""

@@ -64,7 +64,7 @@ class LearnedObjective(MeshObjective):
 
     def __init__(self, *, hidden_dim: int = 32, trainable: bool = True) -> None:
         super().__init__()
-        checks.check_count("LearnedObjective", "hidden_dim", hidden_dim, 1)
+        hidden_dim = checks.as_count("LearnedObjective", "hidden_dim", hidden_dim, 1)
         self.hidden_dim = hidden_dim
         self.trainable = trainable
         sign = 1.0 - 2.0 * torch.randint(0, 2, (hidden_dim,))
@@ -123,8 +123,8 @@ class SlotSimilarity(MeshObjective):
 
     def __init__(self, *, alpha: float = 1.0, hidden_dim: int = 32, trainable: bool = True) -> None:
         super().__init__()
-        checks.check_real("SlotSimilarity", "alpha", alpha)
-        checks.check_count("SlotSimilarity", "hidden_dim", hidden_dim, 1)
+        alpha = checks.as_real("SlotSimilarity", "alpha", alpha)
+        hidden_dim = checks.as_count("SlotSimilarity", "hidden_dim", hidden_dim, 1)
         self.alpha = alpha
         self.hidden_dim = hidden_dim
         self.trainable = trainable
@@ -142,6 +142,7 @@ class SlotSimilarity(MeshObjective):
 
         Rows and columns of padded slots are 0.
         """
+        self.check_bound()
         pairs = self.first(slots).unsqueeze(-2) + self.second(slots).unsqueeze(-3)
         score = self.score(torch.relu(pairs)).squeeze(-1)
         if slot_mask is None:

@@ -45,6 +45,14 @@ class Part(nn.Module):
             )
         self.bound = True
 
+    def check_bound(self) -> None:
+        """Raise a ValueError if the part has no parameters yet."""
+        if not self.bound:
+            raise ValueError(
+                f"{type(self).__name__}: it has no weights yet, expected to be part of a module. "
+                "Pass it to SlotAttention or another module that takes it, or call bind(...) first."
+            )
+
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
@@ -53,7 +61,7 @@ class Part(nn.Module):
     def to_config(self) -> dict[str, Any]:
         """Kind and settings, ready for JSON."""
         values = self.settings().items()
-        plain = {k: v.to_config() if isinstance(v, Part) else v for k, v in values}
+        plain = {k: v.to_config() if isinstance(v, Part) else checks.plain(v) for k, v in values}
         return {"kind": self.kind(), **plain}
 
     @staticmethod

@@ -1,12 +1,15 @@
 """Saving and loading modules as safetensors and JSON; never a pickle."""
 
 import inspect
+import warnings
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from safetensors import SafetensorError
-from safetensors.torch import load_model  # pyright: ignore
+from safetensors.torch import load_file, load_model  # pyright: ignore
 from torch import nn
 
 from slotmesh.nn.backbones import BackboneError
@@ -23,13 +26,20 @@ tags:
 """
 """What a page about weights begins with."""
 
+_HUB = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+_LOADING = ("map_location", "strict", *_HUB)
+
 
 class Pretrained(PyTorchModelHubMixin):
     """``save_pretrained`` and ``from_pretrained``, strict about what they load."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # The mixin forgets how a parent class writes its parts to JSON.
-        kwargs.setdefault("coders", getattr(cls, "_hub_mixin_coders", None))
+        coders: dict[Any, Any] = (
+            kwargs.get("coders") or getattr(cls, "_hub_mixin_coders", None) or {}
+        )
+        # It leaves out what is not JSON, such as a number of NumPy.
+        kwargs["coders"] = {**coders, np.generic: (np.generic.item, _as_it_is)}
         super().__init_subclass__(**kwargs)  # pyright: ignore[reportUnknownMemberType]
         # The mixin's __new__(*args, **kwargs) would hide the arguments from help().
         signature = inspect.signature(cls.__init__)
@@ -48,17 +58,19 @@ class Pretrained(PyTorchModelHubMixin):
     def from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
         cls, pretrained_model_name_or_path: str | Path, **kwargs: Any
     ) -> Self:
-        """Load what ``save_pretrained`` wrote, in evaluation mode.
+        """Load what ``save_pretrained`` wrote, in evaluation mode and torch's default dtype.
 
         Args:
             pretrained_model_name_or_path: A folder, or the name of a model on the Hugging Face hub.
             kwargs: Constructor arguments that replace the saved ones; ``map_location``;
-                ``strict=False`` to load only the weights that fit; and arguments of
-                ``PyTorchModelHubMixin.from_pretrained``.
+                ``strict=False`` to load only the weights that fit, with a warning that names the
+                others; and arguments of ``PyTorchModelHubMixin.from_pretrained``.
 
         Raises:
-            ValueError: If a file is missing, damaged or does not match; the message names it.
+            ValueError: If a file is missing, damaged or does not match, or there is no such
+                argument; the message names it.
         """
+        cls._check_names(kwargs)
         load: Any = super().from_pretrained  # pyright: ignore
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():
@@ -74,18 +86,48 @@ class Pretrained(PyTorchModelHubMixin):
         except (_WeightsError, BackboneError):
             raise
         except (AttributeError, TypeError, ValueError) as error:
+            own = [name for name in kwargs if name not in _LOADING]
+            given = f" with {', '.join(own)} as given" if own else ""
             raise ValueError(
-                f"from_pretrained: {folder / 'config.json'} does not describe a {cls.__name__} "
-                f"({error}). Save the model again, or fix config.json."
+                f"from_pretrained: {folder / 'config.json'}{given} does not describe a "
+                f"{cls.__name__} ({error}). Save the model again, or fix config.json."
             ) from error
 
+    @classmethod
+    def _check_names(cls, kwargs: dict[str, Any]) -> None:
+        own = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in own):
+            return
+        names = [one.name for one in own]
+        unknown = [name for name in kwargs if name not in (*names, *_LOADING)]
+        if unknown:
+            raise ValueError(
+                f"from_pretrained: got {unknown[0]}, expected an argument of {cls.__name__} "
+                f"({', '.join(names)}), or of loading ({', '.join(_LOADING)})."
+            )
+
+    def live_settings(self) -> dict[str, Any]:
+        """Settings that can be changed after construction, as they are now, ready for JSON."""
+        return {}
+
+    def note_settings(self) -> None:
+        """Remember the settings, to be called at the end of construction."""
+        self._noted = self.live_settings()
+
     def _save_pretrained(self, save_directory: Path) -> None:
+        # Only what has changed: a subclass may have an argument of the same name for another thing.
+        config: Any = self._hub_mixin_config  # pyright: ignore
+        noted: dict[str, Any] = getattr(self, "_noted", {})
+        self._noted = self.live_settings()
+        for name, value in self._noted.items():
+            if name in config and value != noted.get(name):
+                config[name] = value
         super()._save_pretrained(save_directory)  # pyright: ignore[reportUnknownMemberType]
         seal(save_directory / "model.safetensors")
 
     @classmethod
     def _from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls, *, model_id: str, map_location: str = "cpu", strict: bool = True, **kwargs: Any
+        cls, *, model_id: str, map_location: Any = "cpu", strict: bool = True, **kwargs: Any
     ) -> Self:
         folder = Path(model_id)
         if not folder.is_dir():
@@ -93,14 +135,14 @@ class Pretrained(PyTorchModelHubMixin):
                 model_id=model_id, map_location=map_location, strict=strict, **kwargs
             )
             return found
-        for hub_only in ("revision", "cache_dir", "force_download", "local_files_only", "token"):
+        for hub_only in _HUB:
             kwargs.pop(hub_only, None)
         file = str(folder / "model.safetensors")
         return cls._load_as_safetensor(cls(**kwargs), file, map_location, strict)
 
     @classmethod
     def _load_as_safetensor(  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls, model: Any, model_file: str, map_location: str, strict: bool
+        cls, model: Any, model_file: str, map_location: Any, strict: bool
     ) -> Any:
         assert isinstance(model, nn.Module)
         try:
@@ -108,7 +150,17 @@ class Pretrained(PyTorchModelHubMixin):
         except ValueError as error:
             raise _WeightsError(f"from_pretrained: {error} Save or download it again.") from error
         try:
-            load_model(model, model_file, strict=strict, device=map_location)
+            device = str(torch.device(map_location))
+        except (RuntimeError, TypeError) as error:
+            raise _WeightsError(
+                f"from_pretrained: map_location is {map_location!r}, expected a device such as "
+                f"'cpu' or 'cuda:0' ({error})."
+            ) from error
+        try:
+            if strict:
+                load_model(model, model_file, device=device)
+            else:
+                _load_what_fits(model, model_file, device)
         except (RuntimeError, SafetensorError) as error:
             raise _WeightsError(
                 f"from_pretrained: {model_file} does not fit the {type(model).__name__} that its "
@@ -123,6 +175,24 @@ class Pretrained(PyTorchModelHubMixin):
             "when it is loaded; expected model.safetensors. Convert it with "
             "safetensors.torch.save_model."
         )
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _load_what_fits(model: nn.Module, file: str, device: str) -> None:
+    """Load the weights whose names and shapes fit, and name the others in a warning."""
+    saved, own = load_file(file, device), model.state_dict()
+    fits = {k: v for k, v in saved.items() if k in own and v.shape == own[k].shape}
+    model.load_state_dict(fits, strict=False)
+    said: list[str] = []
+    if left := [name for name in saved if name not in fits]:
+        said.append(f"weights that do not fit were left out: {', '.join(sorted(left))}")
+    if new := [name for name in own if name not in fits]:
+        said.append(f"new weights were not loaded: {', '.join(sorted(new))}")
+    if said:
+        warnings.warn(f"from_pretrained: of {file}, {'; '.join(said)}.", stacklevel=2)
 
 
 class _WeightsError(ValueError):

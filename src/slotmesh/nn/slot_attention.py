@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from slotmesh.nn.noise import Drawn, LearnedGaussian, Seeded, SlotInitializer
+from slotmesh.nn.noise import SOURCES, Drawn, LearnedGaussian, Seeded, SlotInitializer
 from slotmesh.nn.part import Part
 from slotmesh.nn.pretrained import Pretrained
 from slotmesh.nn.transports import Mesh, SlotTransport, TransportContext
@@ -84,15 +84,12 @@ class SlotAttention(
         super().__init__()
         transport = Mesh() if transport is None else transport
         init = LearnedGaussian() if init is None else init
-        mlp_dim = 2 * slot_dim if mlp_dim is None else mlp_dim
-        for name, value in (
-            ("input_dim", input_dim),
-            ("slot_dim", slot_dim),
-            ("n_slots", n_slots),
-            ("n_iters", n_iters),
-            ("mlp_dim", mlp_dim),
-        ):
-            checks.check_count("SlotAttention", name, value, 1)
+        input_dim = checks.as_count("SlotAttention", "input_dim", input_dim, 1)
+        slot_dim = checks.as_count("SlotAttention", "slot_dim", slot_dim, 1)
+        n_slots = checks.as_count("SlotAttention", "n_slots", n_slots, 1)
+        n_iters = checks.as_count("SlotAttention", "n_iters", n_iters, 1)
+        wide = 2 * slot_dim if mlp_dim is None else mlp_dim
+        mlp_dim = checks.as_count("SlotAttention", "mlp_dim", wide, 1)
         say = "an object such as Softmax(), Sinkhorn(), EMD() or Mesh()"
         checks.check_instance("SlotAttention", "transport", transport, SlotTransport, say)
         say = "an object such as LearnedGaussian(), FixedGaussian() or LearnedSlots()"
@@ -125,6 +122,13 @@ class SlotAttention(
             nn.ReLU(),
             nn.Linear(mlp_dim, slot_dim),
         )
+        self.note_settings()
+
+    def live_settings(self) -> dict[str, Any]:
+        """Settings that can be changed after construction, as they are now, ready for JSON."""
+        names = ("n_iters", "implicit", "extra_step", "raw_values")
+        found = {name: checks.plain(getattr(self, name)) for name in names}
+        return found | {"transport": self.transport.to_config(), "init": self.init.to_config()}
 
     def forward(
         self,
@@ -214,26 +218,30 @@ class SlotAttention(
         self, generator: torch.Generator | None, noise: Tensor | int | None
     ) -> tuple[Any, Tensor | None]:
         """The source of random numbers, and MESH's noise if it is given as a tensor."""
+        if generator is not None:
+            say = "a torch.Generator. Pass a number as noise"
+            checks.check_instance("SlotAttention", "generator", generator, SOURCES, say)
         if isinstance(noise, Tensor) and noise.is_floating_point():
             return generator, noise
         if noise is None:
             return generator, None
+        seed: Any = noise if isinstance(noise, Tensor) else checks.plain(noise)
         if isinstance(noise, Tensor):
             good = noise.ndim == 0 and noise.dtype in (torch.int64, torch.int32)
         else:
-            good = isinstance(noise, int) and not isinstance(noise, bool)  # pyright: ignore
+            good = type(seed) is not bool and isinstance(seed, int) and -(2**63) <= seed < 2**63
         if not good:
             raise ValueError(
-                f"SlotAttention: noise is {noise!r}, expected a seed (an int, or a tensor () of an "
-                "integer dtype) or a floating-point tensor (..., m, n). Draw the latter with "
-                "torch.randn."
+                f"SlotAttention: noise is {noise!r}, expected a seed (an int of 64 bits, or a "
+                "tensor () of an integer dtype) or a floating-point tensor (..., m, n). Draw the "
+                "latter with torch.randn."
             )
         if generator is not None:
             raise ValueError(
                 "SlotAttention: got both a seed as noise and a generator, expected one of them. "
                 "Leave one of them out."
             )
-        return Seeded(noise), None
+        return Seeded(seed), None
 
     def _checked_noise(self, noise: Tensor, inputs: Tensor, m: int) -> Tensor:
         """The noise ``(..., m, n)`` in the dtype of costs."""
@@ -270,7 +278,7 @@ class SlotAttention(
             _check_mask("input_mask", input_mask, inputs, of="inputs")
         if slots is None:
             m = self.n_slots if n_slots is None else n_slots
-            checks.check_count(name, "n_slots", m, 1)
+            m = checks.as_count(name, "n_slots", m, 1)
             start = self.init(tuple(batch), m, generator)
         else:
             checks.check_matrix(name, "slots", slots, f"(..., slots m, {slot_dim})")

@@ -65,8 +65,7 @@ class FixedNoise(Transition):
 
     def __init__(self, std: float = 0.1) -> None:
         super().__init__()
-        checks.check_real("FixedNoise", "std", std)
-        self.std = std
+        self.std = checks.as_real("FixedNoise", "std", std)
 
     def forward(self, slots: Tensor, generator: torch.Generator | None = None) -> TransitionOutput:
         """Add noise, in training and in evaluation: it breaks ties."""
@@ -95,8 +94,8 @@ class LearnedNoise(Transition):
     def __init__(self, *, hidden_dim: int | None = None, prior_std: float = 0.1) -> None:
         super().__init__()
         if hidden_dim is not None:
-            checks.check_count("LearnedNoise", "hidden_dim", hidden_dim, 1)
-        checks.check_real("LearnedNoise", "prior_std", prior_std, positive=True)
+            hidden_dim = checks.as_count("LearnedNoise", "hidden_dim", hidden_dim, 1)
+        prior_std = checks.as_real("LearnedNoise", "prior_std", prior_std, positive=True)
         self.hidden_dim = hidden_dim
         self.prior_std = prior_std
 
@@ -113,11 +112,7 @@ class LearnedNoise(Transition):
 
     def forward(self, slots: Tensor, generator: torch.Generator | None = None) -> TransitionOutput:
         """A draw from the predicted Gaussian, in training and in evaluation."""
-        if not self.bound:
-            raise ValueError(
-                "LearnedNoise: it has no network yet, expected to be part of a module. Pass it to "
-                "VideoObjectDiscovery(transition=...), or call bind(slot_dim=...) first."
-            )
+        self.check_bound()
         # In units of the prior, so that predicting zero means the prior itself.
         predicted = self.predict(slots).to(compute_dtype(slots))
         shift, log_variance = predicted.chunk(2, -1)

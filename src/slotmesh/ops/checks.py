@@ -103,7 +103,9 @@ def step_or_lr(
     return as_real(op, "step", default if step is None else step), None
 
 
-def check_instance(op: str, name: str, value: object, kind: type, say: str) -> None:
+def check_instance(
+    op: str, name: str, value: object, kind: type | tuple[type, ...], say: str
+) -> None:
     """Check the class of an object; ``say`` tells which objects to pass."""
     if not isinstance(value, kind):
         raise ValueError(f"{op}: {name} is {value!r}, expected {say}.")
@@ -128,28 +130,39 @@ def check_real(op: str, name: str, value: object, *, positive: bool = False) -> 
 
 def as_count(op: str, name: str, value: object, least: int) -> int:
     """Check as :func:`check_count` does; accepts NumPy's integers and returns Python's."""
-    number = _plain(value)
+    number = plain(value)
     check_count(op, name, number, least)
+    return number
+
+
+def as_seed(op: str, name: str, value: object) -> int:
+    """Check for a seed, which fits into 64 bits; accepts NumPy's integers and returns Python's."""
+    number = as_count(op, name, value, 0)
+    if number >= 2**63:
+        raise ValueError(
+            f"{op}: {name} is {value!r}, expected a whole number from 0 to 2**63 - 1. Pass a "
+            "smaller one."
+        )
     return number
 
 
 def as_real(op: str, name: str, value: object, *, positive: bool = False) -> float:
     """Check as :func:`check_real` does; accepts NumPy's numbers and returns Python's."""
-    number = _plain(value)
+    number = plain(value)
     check_real(op, name, number, positive=positive)
     return number
 
 
 def as_number(op: str, name: str, value: object) -> float:
     """Check for a finite number of any sign; accepts NumPy's numbers and returns Python's."""
-    number = _plain(value)
+    number = plain(value)
     good = isinstance(number, int | float) and not isinstance(number, bool)
     if not good or not math.isfinite(number):
         raise ValueError(f"{op}: {name} is {value!r}, expected a finite number.")
     return float(number)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A NumPy scalar as a Python number; everything else unchanged."""
     if isinstance(value, int | float) or not isinstance(value, Real):
         return value

@@ -71,8 +71,7 @@ class AuthorsLayout:
         self.max_objects = k * images.shape[1] if self._attributes else k
         if not 1 <= self.max_objects <= 255:
             raise file.bad(f"masks has {k} objects in a frame, expected 1 to 255 in all")
-        # The authors' files do not name their dataset, but no two have the same shapes.
-        self.dataset = "clevrer" if video else {10: "clevrtex", 5: "multi-dsprites"}.get(k, "")
+        self.dataset = _dataset(self.n, images.shape[1] if video else None, k)
 
     def read(self, file: H5File, rows: Rows, which: NDArray[np.int64]) -> Sample:
         """Read some rows, in the order of the file; ``which`` are their indices."""
@@ -133,6 +132,19 @@ class AuthorsLayout:
             if rows:
                 kinds[b, : len(rows)] = rows
         return mask, kinds
+
+
+def _dataset(n: int, n_frames: int | None, k: int) -> str:
+    """Which of the authors' files this is, by its shapes; empty for a file of somebody else.
+
+    They do not name their dataset. How many rows their Multi-dSprites has is not known, but the
+    last split ends at 63,200.
+    """
+    if (n, n_frames, k) == (50_000, None, 10):
+        return "clevrtex"
+    if (n, n_frames, k) == (20_000, 2, 7):
+        return "clevrer"
+    return "multi-dsprites" if n >= 63_200 and (n_frames, k) == (None, 5) else ""
 
 
 def _kind(codes: list[int], file: H5File, number: int) -> Kind:

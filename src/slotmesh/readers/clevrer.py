@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from slotmesh.ops import checks
 from slotmesh.readers import _images, _json, _rle, clips
 from slotmesh.readers._folder import FolderReader, missing
 from slotmesh.readers._identity import Detection, Kind, join, visible
@@ -85,6 +86,7 @@ class ClevrerReader(FolderReader):
         partial: bool = False,
     ) -> None:
         super().__init__(split, size, antialias)
+        frames = [checks.plain(f) for f in frames]
         if not frames or any(not isinstance(f, int) or not 0 <= f < 128 for f in frames):
             raise ValueError(
                 f"ClevrerReader: frames is {frames!r}, expected numbers from 0 to 127, like (0, 16)"

@@ -58,9 +58,17 @@ class HDF5Reader(Reader):
         root: The file.
         split: ``"all"`` or a range of rows; ``"train"``, ``"val"`` and ``"test"`` are MESH's in
             the authors' files, and the first 80%, the next 10% and the last 10% in others.
-        channels: Order of the colours in the file. ``"auto"`` is RGB for our own files; for the
-            authors' it is BGR where OpenCV made them (ClevrTex and CLEVRER), and RGB where K is 5
-            (Multi-dSprites, which comes from TFRecords).
+        channels: Order of the colours in the file. ``"auto"`` is BGR for the authors' files that
+            OpenCV made (ClevrTex and CLEVRER), and RGB for all others. Pass ``"bgr"`` for a part of
+            one of these.
+
+    The authors' files do not name their dataset, and are known by their shapes: ClevrTex has 50,000
+    images with K = 10, CLEVRER 20,000 videos of 2 frames with K = 7, and Multi-dSprites at least
+    63,200 images with K = 5. Any other file in their layout is taken for one of your own.
+
+    Raises:
+        ValueError: If there are no rows for the split.
+        BadRecord: If the file cannot be read.
 
     Example:
         >>> from slotmesh.readers import HDF5Reader
@@ -107,6 +115,12 @@ class HDF5Reader(Reader):
         rows = np.arange(wanted.start, min(wanted.stop, self._layout.n), wanted.step)
         if self._layout.dataset == "clevrer":
             rows = rows[~np.isin(rows, list(SHORT_VIDEOS))]
+        if len(rows) == 0 and split in _PAPER:
+            file.close()
+            raise ValueError(
+                f"HDF5Reader: {self.path} has {n} rows, of which none are for split {split!r}; "
+                "expected at least 3 rows. Pass split='all', or a range."
+            )
         self._rows = rows.astype(np.int64)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from slotmesh.ops import checks
 from slotmesh.readers import photos
 from slotmesh.readers._table import ArrayRecord, stack
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.listing import SPLITS, describe, find_files, split_names
-from slotmesh.readers.reader import Reader, Split
+from slotmesh.readers.reader import Reader, Split, check_range
 from slotmesh.worlds.sample import Sample
 
 Square = Literal["crop", "squeeze"]
@@ -59,9 +60,8 @@ class ImageReader(Reader):
         masks: Path | str | None = None,
         seed: int = 0,
     ) -> None:
-        check_options("ImageReader", size, square)
+        self.size = check_options("ImageReader", size, square)
         self.root = Path(root)
-        self.size = size
         self.square = square
         self.split = split
         self.masks = find_masks("ImageReader", self.root, masks)
@@ -115,12 +115,11 @@ class ImageReader(Reader):
         return ArrayRecord(image, labels, {}, present)
 
 
-def check_options(reader: str, size: int, square: str) -> None:
-    """Check what readers of folders share."""
-    if not isinstance(size, int) or size < 1:
-        raise ValueError(f"{reader}: size is {size!r}, expected a number of pixels.")
+def check_options(reader: str, size: int, square: str) -> int:
+    """Check what readers of folders share; returns the size."""
     if square not in ("crop", "squeeze"):
         raise ValueError(f"{reader}: square is {square!r}, expected 'crop' or 'squeeze'.")
+    return checks.as_count(reader, "size", size, 1)
 
 
 def find_masks(reader: str, root: Path, masks: Path | str | None) -> Path | None:
@@ -155,6 +154,7 @@ def chosen(
 ) -> list[str]:
     """The names of a split, or those of a range of all."""
     if isinstance(split, range):
+        check_range(reader, split)
         return names[split.start : split.stop : split.step]
     if split not in SPLITS:
         known = ", ".join(map(repr, SPLITS))

@@ -167,8 +167,12 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Convert an image of any mode; transparent pixels are laid over white."""
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image).astype(np.float64)
-        if image.mode != "F":
-            # PNG with 16 bits; other formats have no such mode.
+        most = values.max(initial=0.0)
+        if image.mode == "F":
+            # From 0 to 1, as in arrays, or to 255.
+            values = values * 255.0 if most <= 1 else values
+        elif image.mode != "I" or most > 255:
+            # 16 bits, as in PNG. Numbers of 32 bits may be pixels from 0 to 255.
             values = values / 257.0
         return Image.fromarray(values.round().clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:

@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
+from slotmesh.ops import checks
 from slotmesh.readers.errors import BadRecord
+from slotmesh.worlds.indices import as_indices
 from slotmesh.worlds.sample import Sample
 
 Split = str | range
@@ -48,15 +49,10 @@ class Reader(ABC):
         Raises:
             BadRecord: If one of them cannot be read.
         """
-        which = torch.as_tensor(index, dtype=torch.int64)
-        if which.ndim != 1 or len(which) == 0:
-            raise ValueError(
-                f"{type(self).__name__}.sample: the index has shape {tuple(which.shape)}, expected "
-                "at least one whole number. Pass range(64), or a list."
-            )
+        which = as_indices(f"{type(self).__name__}.sample", index)
         n = len(self)
         numbers: list[int] = which.tolist()
-        wrong = [i for i in numbers if not 0 <= i < n]
+        wrong = [i for i in numbers if i >= n]
         if wrong:
             raise ValueError(
                 f"{type(self).__name__}.sample: there is no record {wrong[0]}: split "
@@ -81,19 +77,35 @@ class Reader(ABC):
                 yield bad
 
     def batches(self, batch_size: int, start: int = 0) -> Iterator[Sample]:
-        """Iterate over batches of the records from ``start`` on; the last may be smaller."""
+        """Iterate over batches of the records from ``start`` on; the last may be smaller.
+
+        Raises:
+            ValueError: If one of them is too small.
+        """
+        name = f"{type(self).__name__}.batches"
+        return self._batches(
+            checks.as_count(name, "batch_size", batch_size, 1),
+            checks.as_count(name, "start", start, 0),
+        )
+
+    def _batches(self, batch_size: int, start: int) -> Iterator[Sample]:
         for first in range(start, len(self), batch_size):
             yield self.sample(range(first, min(first + batch_size, len(self))))
+
+
+def check_range(reader: str, split: range) -> range:
+    """Check that a range of records counts up."""
+    if split.step < 1 or split.start < 0:
+        raise ValueError(
+            f"{reader}: split is {split}, expected a range that counts up from 0 or more."
+        )
+    return split
 
 
 def choose(reader: str, split: Split, splits: Mapping[str, range]) -> range:
     """The records of a named split, or those of a range."""
     if isinstance(split, range):
-        if split.step < 1 or split.start < 0:
-            raise ValueError(
-                f"{reader}: split is {split}, expected a range that counts up from 0 or more."
-            )
-        return split
+        return check_range(reader, split)
     if split not in splits:
         names = ", ".join(f"{k!r}" for k in splits)
         raise ValueError(f"{reader}: split is {split!r}, expected one of {names}, or a range.")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from slotmesh.readers._h5 import H5File
 from slotmesh.readers._own import read_columns, read_header
+from slotmesh.worlds.indices import as_indices
 from slotmesh.worlds.random_objects import VectorSample
 
 # Random vectors hardly compress: a larger claim is false, and all of it is held in memory.
@@ -57,11 +58,11 @@ class VectorReader:
 
     def sample(self, index: Sequence[int] | range | Tensor) -> VectorSample:
         """Read the records of these indices, as one batch."""
-        which = torch.as_tensor(index, dtype=torch.int64)
-        if which.ndim != 1 or not bool(((which >= 0) & (which < len(self))).all()):
+        which = as_indices("VectorReader.sample", index)
+        if int(which.max()) >= len(self):
             raise ValueError(
-                f"VectorReader.sample: the index has shape {tuple(which.shape)}, expected numbers "
-                f"from 0 to {len(self) - 1}. Pass range(64), or a list."
+                f"VectorReader.sample: there is no record {int(which.max())}, expected numbers "
+                f"from 0 to {len(self) - 1}."
             )
         data = self._data
         return VectorSample(data.inputs[which], data.targets[which], data.index[which])

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from slotmesh.ops import checks
 from slotmesh.readers import clips, photos
 from slotmesh.readers._identity import visible
 from slotmesh.readers._images import Pixels
@@ -67,12 +68,10 @@ class VideoReader(Reader):
         masks: Path | str | None = None,
         seed: int = 0,
     ) -> None:
-        check_options("VideoReader", size, square)
-        for option, value, least in (("n_frames", n_frames, 2), ("stride", stride, 1)):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"VideoReader: {option} is {value!r}, expected {least} or more.")
+        self.size = check_options("VideoReader", size, square)
+        n_frames = checks.as_count("VideoReader", "n_frames", n_frames, 2)
+        stride = checks.as_count("VideoReader", "stride", stride, 1)
         self.root = Path(root)
-        self.size = size
         self.square = square
         self.split = split
         self.n_frames = n_frames

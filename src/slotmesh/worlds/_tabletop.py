@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from slotmesh.ops import checks
 from slotmesh.worlds._placement import Footprints, Layout, cos_sin, place
 from slotmesh.worlds._random import distinct, integers, uniform
 from slotmesh.worlds._slivers import drop_slivers, min_pixels, visible_pixels
@@ -65,11 +66,7 @@ class Tabletop(World):
         compile: bool | None = None,  # noqa: A002
     ) -> None:
         super().__init__(seed=seed, device=device)
-        if size < 1:
-            raise ValueError(
-                f"{type(self).__name__}: size is {size}, expected a side in pixels. Pass 128."
-            )
-        self.size = size
+        self.size = checks.as_count(type(self).__name__, "size", size, 1)
         self.easy = easy
         self.compile = compile
         if easy:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slotmesh.ops import checks
 from slotmesh.worlds._clevrer_scene import LENS, NEAR_LENS, make_scene, scene_of_annotation
 from slotmesh.worlds._clevrer_start import EASY_COLOURS, MAX_BODIES, Start, draw_start
 from slotmesh.worlds._dynamics import HALF_EXTENT, N_FRAMES, SHAPES, Trajectory, simulate
@@ -97,7 +98,7 @@ class Clevrer(World):
             self.max_objects = len(EASY_COLOURS)
         self._lens = NEAR_LENS if easy else LENS
         self.compile = compile
-        self.size = _check_size(size)
+        self.size = checks.as_count("Clevrer", "size", size, 1)
         self.frames = _check_frames(frames)
         self.name = {FRAMES_S: "clevrer-s", FRAMES_L: "clevrer-l"}.get(self.frames, "clevrer")
 
@@ -198,16 +199,8 @@ def _scenes(start: Start, path: Trajectory) -> Scene:
     )
 
 
-def _check_size(size: int) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(
-            f"Clevrer: size is {size!r}, expected a whole number of at least 1. The paper's is 64."
-        )
-    return size
-
-
 def _check_frames(frames: Sequence[int]) -> tuple[int, ...]:
-    chosen = tuple(frames)
+    chosen = tuple(checks.plain(k) for k in frames)
     whole = all(isinstance(k, int) and not isinstance(k, bool) for k in chosen)
     if (
         not chosen

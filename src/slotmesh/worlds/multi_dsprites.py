@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from slotmesh.ops import checks
 from slotmesh.worlds import _sprites as sprite
 from slotmesh.worlds._random import distinct, integers, uniform
 from slotmesh.worlds.render.threads import spread
@@ -80,8 +81,9 @@ class MultiDSprites(World):
         easy: bool = False,
     ) -> None:
         super().__init__(seed=seed, device=device)
-        if size < 16 or size > 1024:
-            raise ValueError(f"MultiDSprites: size is {size}, expected 16 to 1024 pixels.")
+        size = checks.plain(size)
+        if not isinstance(size, int) or not 16 <= size <= 1024:  # pyright: ignore
+            raise ValueError(f"MultiDSprites: size is {size!r}, expected 16 to 1024 pixels.")
         part, default = (64, 64) if easy else (100, 256)
         min_visible = size * size // default if min_visible is None else min_visible
         most = size * size // part

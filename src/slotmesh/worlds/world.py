@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from slotmesh.ops import checks
+from slotmesh.worlds.indices import as_indices
 from slotmesh.worlds.record import TensorRecord
 from slotmesh.worlds.sample import Sample
 
@@ -22,7 +24,12 @@ class Endless(ABC, Generic[R]):
     """Names of the classes, by the columns of the table of objects that hold their indices."""
 
     def __init__(self, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
-        self.seed = seed
+        whole: Any = checks.plain(seed)
+        if not isinstance(whole, int) or isinstance(whole, bool):
+            raise ValueError(
+                f"{type(self).__name__}: seed is {seed!r}, expected a whole number. Pass 0."
+            )
+        self.seed = whole
         self.device = torch.device(device)
         if self.device.type == "mps":
             raise ValueError(
@@ -41,15 +48,10 @@ class Endless(ABC, Generic[R]):
         are not, since reading them would wait for the GPU.
         """
         # Ranges are made on the device; all else is checked before it is moved.
-        if isinstance(index, range) and index and min(index[0], index[-1]) >= 0:
+        inside = isinstance(index, range) and index and min(index[0], index[-1]) >= 0
+        if isinstance(index, range) and inside and max(index.start, index.stop) < 2**63:
             return self.make(torch.arange(index.start, index.stop, index.step, device=self.device))
-        which = torch.as_tensor(index, dtype=torch.int64)
-        here = which.device.type == "cpu"
-        if which.ndim != 1 or len(which) == 0 or (here and bool((which < 0).any())):
-            raise ValueError(
-                f"{type(self).__name__}.sample: the index has shape {tuple(which.shape)}, expected "
-                "at least one whole number of at least 0. Pass range(64), or a list."
-            )
+        which = as_indices(f"{type(self).__name__}.sample", index)
         # A copy to the host waits in any case.
         return self.make(which.to(self.device, non_blocking=self.device.type == "cuda"))
 
@@ -66,12 +68,12 @@ class Endless(ABC, Generic[R]):
         Raises:
             ValueError: If one of them is too small.
         """
-        if batch_size < 1 or start < 0 or ahead < 1:
-            raise ValueError(
-                f"{type(self).__name__}.batches: batch_size is {batch_size}, start {start} and "
-                f"ahead {ahead}, expected at least 1, 0 and 1."
-            )
-        return self._batches(batch_size, start, ahead)
+        name = f"{type(self).__name__}.batches"
+        return self._batches(
+            checks.as_count(name, "batch_size", batch_size, 1),
+            checks.as_count(name, "start", start, 0),
+            checks.as_count(name, "ahead", ahead, 1),
+        )
 
     def _batches(self, batch_size: int, start: int, ahead: int) -> Iterator[R]:
         step = batch_size * ahead

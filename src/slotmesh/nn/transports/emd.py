@@ -64,7 +64,7 @@ class EMD(OptimalTransport):
         known = ("sum", "mean", "straight_through", "detached")
         checks.check_choice("EMD", "combine", combine, known)
         if approximate is not None:
-            checks.check_real("EMD", "approximate", approximate, positive=True)
+            approximate = checks.as_real("EMD", "approximate", approximate, positive=True)
         self.combine: Combine = combine
         self.approximate = approximate
 

@@ -60,8 +60,9 @@ class Sinkhorn(OptimalTransport):
         if share is not None or penalty is not None:
             relaxation("Sinkhorn", share, penalty, grad)  # for its errors
         self.grad: SinkhornGrad = grad
-        self.share = share
-        self.penalty = penalty
+        self.share = checks.plain(share)
+        several = isinstance(penalty, tuple | list)
+        self.penalty = tuple(map(checks.plain, penalty)) if several else checks.plain(penalty)
 
     def forward(
         self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext

@@ -27,8 +27,7 @@ class Softmax(SlotTransport):
 
     def __init__(self, *, eps: float = 1e-8) -> None:
         super().__init__()
-        checks.check_real("Softmax", "eps", eps)
-        self.eps = eps
+        self.eps = checks.as_real("Softmax", "eps", eps)
 
     def forward(
         self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
@@ -53,8 +52,10 @@ class Softmax(SlotTransport):
         inputs = torch.ones_like(v) if context.input_mask is None else context.input_mask.to(dtype)
         b = a.sum(-1, keepdim=True) * inputs / inputs.sum(-1, keepdim=True)
         error = marginal_error(plan, a, b)
-        return plan.to(queries.dtype), Transport(
-            plan=plan.to(queries.dtype),
+        # Autocast leaves slots in float32, but not queries.
+        plan = plan.to(slots.dtype)
+        return plan, Transport(
+            plan=plan,
             u=-total.clamp(min=torch.finfo(dtype).tiny).log().squeeze(-1),
             v=v,
             cost=-scores,
