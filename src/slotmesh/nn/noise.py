@@ -56,7 +56,8 @@ class LearnedGaussian(SlotInitializer):
         self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """Draw ``(*batch, n_slots, slot_dim)``."""
-        self.check_bound()
+        if not self.bound:
+            raise self.unbound()
         mean, log_std = _over(self.mean, batch), _over(self.log_std, batch)
         like = mean.expand(*batch, n_slots, -1)
         return mean + log_std.exp() * gaussian(like, generator)
@@ -104,7 +105,8 @@ class LearnedSlots(SlotInitializer):
         self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """The first ``n_slots`` vectors, for each batch element."""
-        self.check_bound()
+        if not self.bound:
+            raise self.unbound()
         learned = self.slots.shape[-2]
         if n_slots > learned:
             raise ValueError(
@@ -134,7 +136,8 @@ class SharedSlot(SlotInitializer):
         self, batch: tuple[int, ...], n_slots: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """The same vector, ``(*batch, n_slots, slot_dim)``."""
-        self.check_bound()
+        if not self.bound:
+            raise self.unbound()
         return _over(self.slot, batch).expand(*batch, n_slots, -1)
 
 

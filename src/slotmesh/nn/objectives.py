@@ -142,7 +142,8 @@ class SlotSimilarity(MeshObjective):
 
         Rows and columns of padded slots are 0.
         """
-        self.check_bound()
+        if not self.bound:
+            raise self.unbound()
         pairs = self.first(slots).unsqueeze(-2) + self.second(slots).unsqueeze(-3)
         score = self.score(torch.relu(pairs)).squeeze(-1)
         if slot_mask is None:

@@ -45,13 +45,12 @@ class Part(nn.Module):
             )
         self.bound = True
 
-    def check_bound(self) -> None:
-        """Raise a ValueError if the part has no parameters yet."""
-        if not self.bound:
-            raise ValueError(
-                f"{type(self).__name__}: it has no weights yet, expected to be part of a module. "
-                "Pass it to SlotAttention or another module that takes it, or call bind(...) first."
-            )
+    def unbound(self) -> ValueError:
+        """The error for a part that is used before it has parameters."""
+        return ValueError(
+            f"{type(self).__name__}: it has no weights yet, expected to be part of a module. "
+            "Pass it to SlotAttention or another module that takes it, or call bind(...) first."
+        )
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""

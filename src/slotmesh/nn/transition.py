@@ -112,7 +112,8 @@ class LearnedNoise(Transition):
 
     def forward(self, slots: Tensor, generator: torch.Generator | None = None) -> TransitionOutput:
         """A draw from the predicted Gaussian, in training and in evaluation."""
-        self.check_bound()
+        if not self.bound:
+            raise self.unbound()
         # In units of the prior, so that predicting zero means the prior itself.
         predicted = self.predict(slots).to(compute_dtype(slots))
         shift, log_variance = predicted.chunk(2, -1)

@@ -174,7 +174,8 @@ class OptimalTransport(SlotTransport):
         """Compute the inputs' marginal, which all iterations share."""
         b = None
         if self.marginals == "learned":
-            self.check_bound()
+            if not self.bound:
+                raise self.unbound()
             b = self.input_marginal(inputs, self._total(n_slots, slot_mask, inputs), input_mask)
         return TransportContext(b, None, slot_mask, input_mask)
 
@@ -188,7 +189,8 @@ class OptimalTransport(SlotTransport):
             cost = self.cost_scale * cost
         total = self._total(slots.shape[-2], context.slot_mask, slots)
         if self.marginals == "learned":
-            self.check_bound()
+            if not self.bound:
+                raise self.unbound()
             return cost, self.slot_marginal(slots, total, context.slot_mask)
         if self.mass is None:
             return cost, None
