@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, Union
 
@@ -295,7 +296,7 @@ def _say(text: str, *, error: bool = False) -> None:
 
 def _value(words: Sequence[str], flag: str) -> str | None:
     found = None
-    for word, after in zip(words, [*words[1:], None], strict=True):
+    for word, after in zip_longest(words, words[1:]):
         if word == flag and after is not None:
             found = after
         elif word.startswith(f"{flag}="):

@@ -43,6 +43,12 @@ def test_a_variant_and_a_preset_are_where_settings_start(
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_a_task_needs_no_flag(parsed: list[Settings], task: str) -> None:
+    assert run("train", task) == 0
+    assert parsed == [preset(task)]
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_help_is_complete(
     task: str, parsed: list[Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:
