@@ -184,6 +184,30 @@ def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert found["masks"].shape == (3, 20, 20)
 
 
+def test_every_image_has_files_of_its_own(trained: Path) -> None:
+    root = fill(Path("photos"), 1)
+    image = Image.open(root / "000.png")
+    for name in ("a-2.png", "a.jpg", "a.png"):
+        image.save(root / name)
+    (root / "000.png").unlink()
+    assert run("segment", trained, root, "--device", "cpu") == 0
+    assert {p.name for p in Path("segments").glob("*.npz")} == {"a.npz", "a-2.npz", "a-3.npz"}
+
+
+def test_results_never_become_images(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = fill(Path("photos"), 2)
+    for _ in range(2):
+        assert run("segment", trained, root, "--out", root / "found", "--device", "cpu") == 0
+        assert "Segmented 2 images." in capsys.readouterr().out
+    assert run("segment", trained, ".", "--out", "other", "--device", "cpu") == 0
+    assert "Segmented 2 images." in capsys.readouterr().out
+    fill(root / "inner", 1)
+    for image, out in ((root, root), (root / "000.png", root), (root, root / "inner")):
+        assert run("segment", trained, image, "--out", out, "--device", "cpu") == 1
+        assert f"--out is {out}, which holds images to segment" in capsys.readouterr().err
+        assert not list(out.glob("*.npz"))
+
+
 def test_a_model_of_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fake_run(tiny("clevrer-s", "SA", tmp_path / "run", data__size=16), trained=True)

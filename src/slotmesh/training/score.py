@@ -127,7 +127,7 @@ def _masks(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ValueError(f"{folder} {what}, expected a folder of masks.")
-    names = find_files(folder, _ENDINGS)
+    names = find_files(folder, _ENDINGS, written=True)
     if not names:
         raise ValueError(f"{folder} has no masks, PNG or .npy: {describe(folder)}.")
     stems = [(name.rpartition(".")[0], name) for name in names]

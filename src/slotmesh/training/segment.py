@@ -1,6 +1,7 @@
 """``slotmesh segment``: what a trained model finds in your images."""
 
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
             )
         options |= {"merge": settings.merge}
     paths, names = _expanded(settings.images)
+    _check_apart(settings.out, [*settings.images, *(path.parent for path in paths)])
     make_folder(settings.out)
     found: list[tuple[str, Segmentation]] = []
     bad: list[BadRecord] = []
@@ -150,13 +152,21 @@ def _expanded(images: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Different names: those of several folders may be the same."""
-    seen: dict[str, int] = {}
-    found: list[str] = []
+    """Different names: a.jpg and a.png, or those of several folders, may have the same."""
+    found: dict[str, None] = {}
     for name in names:
-        seen[name] = n = seen.get(name, 0) + 1
-        found.append(name if n == 1 else f"{name}-{n}")
-    return found
+        numbered = (f"{name}-{n}" for n in itertools.count(2))
+        found[next(one for one in itertools.chain([name], numbered) if one not in found)] = None
+    return list(found)
+
+
+def _check_apart(out: Path, inputs: Sequence[Path]) -> None:
+    """Refuse to write beside the images: the next time, results would count as images."""
+    if out.resolve() in {path.resolve() for path in inputs}:
+        raise ValueError(
+            f"--out is {out}, which holds images to segment; expected another folder. Choose one "
+            "with --out."
+        )
 
 
 def _write(out: Path, name: str, found: Segmentation, *, names: Sequence[str]) -> None:
