@@ -97,6 +97,9 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             console=console,
         )
     console.print(_table(run, found))
+    if (step := run.stopped_at) is not None:
+        said = f"The run is not finished: it stopped at step {step:,} of {run.settings.steps:,}."
+        console.print(said, soft_wrap=True, highlight=False)
     if found["easy"]:
         easy = "The world is the easy one: a few large objects in clear colours."
         console.print(easy, soft_wrap=True, highlight=False)

@@ -22,7 +22,9 @@ class ExportModel:
     run: tyro.conf.Positional[Path]
     """Folder of a run, or a checkpoint."""
     out: Path
-    """Folder to write to."""
+    """Folder to write to: a new or empty one, or an earlier export."""
+    overwrite: bool = False
+    """Write into a folder that holds other files, and replace those of the same names."""
 
 
 def run_export_model(settings: ExportModel, console: Console | None = None) -> Path:
@@ -32,11 +34,19 @@ def run_export_model(settings: ExportModel, console: Console | None = None) -> P
     model: Any = run.load_model()
     if (settings.out / "checkpoints").is_dir():
         raise ValueError(f"--out is {settings.out}, which is the folder of a run; choose another.")
+    if not settings.overwrite and _holds_others(settings.out):
+        raise ValueError(
+            f"--out is {settings.out}, which holds other files; expected an empty folder or an "
+            "earlier export. Choose another, or pass --overwrite to replace its files."
+        )
     make_folder(settings.out)
     model.save_pretrained(settings.out)
     text = json.dumps(plain(run.settings), indent=2) + "\n"
     write_whole(settings.out / "settings.json", text)
     write_whole(settings.out / "README.md", model_card(run, type(model).__name__, settings.out))
+    if (step := run.stopped_at) is not None:
+        said = f"The run is not finished: it stopped at step {step:,} of {run.settings.steps:,}."
+        console.print(said, soft_wrap=True, highlight=False)
     name = type(model).__name__
     out = escape(str(settings.out))
     console.print(
@@ -46,6 +56,15 @@ def run_export_model(settings: ExportModel, console: Console | None = None) -> P
         highlight=False,
     )
     return settings.out
+
+
+def _holds_others(folder: Path) -> bool:
+    """Whether a folder holds files, hidden ones aside, and is no export."""
+    if not folder.is_dir() or all(
+        (folder / name).is_file() for name in ("model.safetensors", "settings.json")
+    ):
+        return False
+    return any(not path.name.startswith(".") for path in folder.iterdir())
 
 
 def weights_name(task: str, variant: str) -> str:

@@ -71,6 +71,16 @@ class Run:
         made = (self.folder / "settings.json").is_file()
         return self.folder if made and self.checkpoint.suffix != ".safetensors" else None
 
+    @property
+    def stopped_at(self) -> int | None:
+        """The last step of a run that is not finished; None of others, and where nobody knows."""
+        last = self.folder / "checkpoints" / "last.ckpt"
+        try:
+            step = steps_done(last) if last.is_file() else None
+        except ValueError:
+            return None
+        return step if step is not None and step < self.settings.steps else None
+
     def load_model(self, device: torch.device | str = "cpu") -> nn.Module:
         """The trained model, in evaluation mode."""
         model = self.experiment.fresh_model()
