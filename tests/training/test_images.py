@@ -252,3 +252,13 @@ def test_more_than_fits_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     settings = change(preset("images"), data__root=fill(tmp_path / "x"))
     with pytest.raises(ValueError, match=r"which take .* GiB in memory, .*smaller --data.size"):
         experiment(settings)
+
+
+def test_a_run_has_the_name_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = change(preset("images", "SA"), data__root=tmp_path / "söme pics")
+    assert settings.folder == Path("runs/images/söme-pics-SA-quick-0")
+    # A run that has the name of an earlier version goes on.
+    old = Path("runs/images/s-me-pics-SA-quick-0")
+    old.mkdir(parents=True)
+    assert settings.folder == old
