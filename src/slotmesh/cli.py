@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
@@ -246,6 +247,10 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
         size=int(size) if size is not None and size.isdecimal() and int(size) > 0 else None,
     )
     _check_flags(start, rest)
+    lr, step = (_value(rest, f"--transport.{name}") for name in ("lr", "step"))
+    if lr is None and step not in (None, "None") and hasattr(start.transport, "step"):
+        # A step is what moves the costs in place of the preset's lr.
+        start = replace(start, transport=replace(start.transport, lr=None))
     return tyro.cli(type(start), default=start, prog=f"{prog} {task}", args=rest)
 
 

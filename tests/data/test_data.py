@@ -196,7 +196,7 @@ def test_export_writes_the_world(tmp_path: Path, screen: Console) -> None:
             "min_visible": 16,
             "start": 7,
         }
-    with pytest.raises(WriteError, match="exists already"):
+    with pytest.raises(WriteError, match=r"exists already. .* --overwrite"):
         run_export(export, screen)
 
 

@@ -66,7 +66,8 @@ def test_from_a_folder_to_a_report(
     root.rename("elsewhere")
     assert open_run(Path("weights")).load_model() is not None
     assert run("evaluate", "weights", "--device", "cpu") == 1
-    assert "--data.root is holiday, expected a folder that exists" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "weights was trained on holiday, which is not here. Pass its folder with --root" in said
     assert run("evaluate", "weights", "--device", "cpu", "--root", "elsewhere") == 0
 
 
@@ -221,7 +222,9 @@ def test_bad_folders_end_in_one_line(
     for i in range(12):
         Path(f"broken/{i}.jpg").write_bytes(b"no image")
     said = problem(capsys, "--data.root", "broken")
-    assert re.search(r"None of the \d+ images in broken can be used. broken/\d+.jpg: it is", said)
+    assert re.search(
+        r"None of the \d+ training images in broken can be used. broken/\d+.jpg: it is", said
+    )
     assert re.search(r"and \d+ more\.$", said)
     for i in range(12):
         Path(f"broken/{i}.jpg").write_bytes(header_of(30_000, 30_000))

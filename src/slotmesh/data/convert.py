@@ -33,7 +33,7 @@ class Convert:
     """The file. It appears when it is whole; until then there is a folder OUT.part."""
     split: str | None = None
     """Which part; each dataset says what it has when it is given another. Folders of images and
-    videos are converted whole by default; of datasets, the part for training."""
+    videos, and HDF5 files, are converted whole by default; of others, the part for training."""
     size: int | None = None
     """Width and height of the images; what the paper takes by default."""
     frames: tuple[int, ...] | None = None

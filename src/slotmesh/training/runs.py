@@ -249,6 +249,11 @@ def prepare(settings: Settings) -> Path | None:
 
 def unwritable(folder: Path, error: OSError) -> ValueError:
     """What to say if the folder of a run cannot be written."""
+    file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+    if file is not None:
+        return ValueError(
+            f"--out is {folder}, but {file} is a file; expected a folder. Choose another name."
+        )
     return ValueError(
         f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
         "another with --out."

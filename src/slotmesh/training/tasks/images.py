@@ -103,6 +103,7 @@ class ImagesSettings(DiscoverySettings):
     """Where the other settings start: a small network, minutes on 2 CPU cores; or the size and
     schedule of the paper's network for Multi-dSprites, hours on a GPU."""
     data: FolderData = field(default_factory=FolderData)  # pyright: ignore
+    """What is trained and evaluated on."""
 
     @property
     def folder(self) -> Path:
@@ -118,6 +119,7 @@ class VideosSettings(VideoDiscoverySettings):
     """Where the other settings start: a small network, minutes on 2 CPU cores; or the size and
     schedule of the paper's network for CLEVRER, hours on a GPU."""
     data: VideoFolderData = field(default_factory=VideoFolderData)  # pyright: ignore
+    """What is trained and evaluated on."""
 
     @property
     def folder(self) -> Path:
