@@ -233,6 +233,7 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
     """The settings that the words after ``slotmesh train`` stand for, the task first."""
     import tyro
 
+    from slotmesh.training.runs import with_kept_defaults
     from slotmesh.training.tasks import preset
 
     task, *rest = words
@@ -247,6 +248,15 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
         size=int(size) if size is not None and size.isdecimal() and int(size) > 0 else None,
     )
     _check_flags(start, rest)
+    if root is not None and "--overwrite" not in rest:
+        seed, out = (_value(rest, f"--{name}") for name in ("seed", "out"))
+        there = replace(
+            start,
+            seed=int(seed) if seed is not None and seed.isdecimal() else start.seed,
+            out=None if out is None else Path(out),
+            data=replace(start.data, root=Path(root)),
+        )
+        start = with_kept_defaults(start, Path(root), there.folder)
     lr, step = (_value(rest, f"--transport.{name}") for name in ("lr", "step"))
     if lr is None and step not in (None, "None") and hasattr(start.transport, "step"):
         # A step is what moves the costs in place of the preset's lr.

@@ -1,7 +1,7 @@
 """``slotmesh export``: the trained model of a run, for ``from_pretrained``."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.markup import escape
 from slotmesh.files import make_folder, write_whole
 from slotmesh.training.card import model_card
 from slotmesh.training.runs import open_run
-from slotmesh.training.settings import plain
+from slotmesh.training.settings import Settings, plain
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def run_export_model(settings: ExportModel, console: Console | None = None) -> P
         )
     make_folder(settings.out)
     model.save_pretrained(settings.out)
-    text = json.dumps(plain(run.settings), indent=2) + "\n"
+    text = json.dumps(plain(_as_from_here(run.settings)), indent=2) + "\n"
     write_whole(settings.out / "settings.json", text)
     write_whole(settings.out / "README.md", model_card(run, type(model).__name__, settings.out))
     if (step := run.stopped_at) is not None:
@@ -56,6 +56,16 @@ def run_export_model(settings: ExportModel, console: Console | None = None) -> P
         highlight=False,
     )
     return settings.out
+
+
+def _as_from_here(settings: Settings) -> Settings:
+    """Settings whose data have no longer path than needed: exports may be handed on."""
+    places: dict[str, Path] = {}
+    for name in ("root", "masks"):
+        path: Path | None = getattr(settings.data, name, None)
+        if path is not None and path.is_relative_to(Path.cwd()):
+            places[name] = path.relative_to(Path.cwd())
+    return replace(settings, data=replace(settings.data, **places)) if places else settings
 
 
 def _holds_others(folder: Path) -> bool:
