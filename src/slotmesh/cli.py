@@ -248,7 +248,7 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
         size=int(size) if size is not None and size.isdecimal() and int(size) > 0 else None,
     )
     _check_flags(start, rest)
-    if root is not None and "--overwrite" not in rest:
+    if root is not None and hasattr(start.data, "root") and "--overwrite" not in rest:
         seed, out = (_value(rest, f"--{name}") for name in ("seed", "out"))
         there = replace(
             start,
