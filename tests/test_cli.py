@@ -137,3 +137,33 @@ def test_the_shell_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         [bash, "-c", ask, "bash", str(path)], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "multi-dsprites"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train"], "slotmesh train"),
+        (["train", "images"], "slotmesh train images --data.root FOLDER"),
+        (["evaluate"], "slotmesh evaluate --help"),
+        (["report"], "slotmesh report RUN"),
+        (["export"], "slotmesh export --help"),
+        (["segment"], "slotmesh segment --help"),
+        (["score"], "slotmesh score --help"),
+        (["data"], "slotmesh data"),
+        (["data", "export"], "slotmesh data export"),
+        (["data", "convert"], "slotmesh data convert"),
+    ],
+)
+def test_a_command_without_its_arguments_names_them(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(*words) in (1, 2)
+    shown = capsys.readouterr()
+    assert said in shown.out + shown.err
+    assert "Traceback" not in shown.err
+    assert not list(tmp_path.iterdir())

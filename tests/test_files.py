@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slotmesh.files import keep_also_as, make_folder, parts, write_whole
+from slotmesh.files import keep_also_as, make_folder, parts, slug, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_left(tmp_path: Path) -> None:
@@ -70,3 +70,14 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         make_folder(tmp_path / "file")
     with pytest.raises(ValueError, match=r"--to is .*below, which cannot be made: Not a directory"):
         make_folder(tmp_path / "file" / "below", "--to")
+
+
+def test_names_keep_the_letters_of_any_alphabet() -> None:
+    for name, expected in (
+        ("Söme pics", "söme-pics"),
+        ("So\u0308me pics", "söme-pics"),
+        ("写真 2024/06", "写真-2024-06"),
+        ("हिन्दी", "हिन्दी"),
+        ("../a b_", "a-b"),
+    ):
+        assert slug(name, ascii_only=False) == expected

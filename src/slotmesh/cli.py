@@ -10,7 +10,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, Union
 
@@ -234,6 +236,7 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
     """The settings that the words after ``slotmesh train`` stand for, the task first."""
     import tyro
 
+    from slotmesh.training.runs import with_kept_defaults
     from slotmesh.training.tasks import preset
 
     task, *rest = words
@@ -248,6 +251,19 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
         size=int(size) if size is not None and size.isdecimal() and int(size) > 0 else None,
     )
     _check_flags(start, rest)
+    if root is not None and hasattr(start.data, "root") and "--overwrite" not in rest:
+        seed, out = (_value(rest, f"--{name}") for name in ("seed", "out"))
+        there = replace(
+            start,
+            seed=int(seed) if seed is not None and seed.isdecimal() else start.seed,
+            out=None if out is None else Path(out),
+            data=replace(start.data, root=Path(root)),
+        )
+        start = with_kept_defaults(start, Path(root), there.folder)
+    lr, step = (_value(rest, f"--transport.{name}") for name in ("lr", "step"))
+    if lr is None and step not in (None, "None") and hasattr(start.transport, "step"):
+        # A step is what moves the costs in place of the preset's lr.
+        start = replace(start, transport=replace(start.transport, lr=None))
     return tyro.cli(type(start), default=start, prog=f"{prog} {task}", args=rest)
 
 
@@ -298,7 +314,7 @@ def _say(text: str, *, error: bool = False) -> None:
 
 def _value(words: Sequence[str], flag: str) -> str | None:
     found = None
-    for word, after in zip(words, [*words[1:], None], strict=True):
+    for word, after in zip_longest(words, words[1:]):
         if word == flag and after is not None:
             found = after
         elif word.startswith(f"{flag}="):

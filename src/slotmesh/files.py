@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,27 @@ def parts(folder: Path, name: str) -> list[Path]:
     return [*folder.glob(f".{name}.part"), *folder.glob(f".{name}.*.part")]
 
 
-def slug(name: str) -> str:
+def slug(name: str, *, ascii_only: bool = True) -> str:
     """A name for use in file names: lower-case letters, digits and hyphens.
+
+    Args:
+        name: Any words.
+        ascii_only: Whether letters of other alphabets than English become hyphens.
 
     Example:
         >>> from slotmesh.files import slug
         >>> slug("NVIDIA H200 (80 GB)")
         'nvidia-h200-80-gb'
+        >>> slug("söme pics", ascii_only=False)
+        'söme-pics'
     """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if ascii_only:
+        return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    # Some file systems take letters apart from their accents.
+    whole = unicodedata.normalize("NFC", name.lower())
+    # Letters, the marks that belong to them, and numbers.
+    kept = (c if unicodedata.category(c)[0] in "LMN" else " " for c in whole)
+    return "-".join("".join(kept).split())
 
 
 def _part(path: Path) -> Path:

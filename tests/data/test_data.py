@@ -33,6 +33,8 @@ from slotmesh.readers.hdf5_layout import WriteError
 from slotmesh.report.sheet import MASK_COLOURS, colour_mask, describe, draw_sheet
 from slotmesh.worlds import WORLDS, MultiDSprites, RandomObjects, Sample, register_world
 
+from ..readers._folders import fill
+
 
 def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
@@ -194,7 +196,7 @@ def test_export_writes_the_world(tmp_path: Path, screen: Console) -> None:
             "min_visible": 16,
             "start": 7,
         }
-    with pytest.raises(WriteError, match="exists already"):
+    with pytest.raises(WriteError, match=r"exists already. .* --overwrite"):
         run_export(export, screen)
 
 
@@ -288,6 +290,14 @@ def test_convert_writes_the_dataset(
             "root": tmp_path.name,
         }
     assert run_stats(Stats(str(out)), screen).n == 30
+
+
+def test_convert_writes_a_folder_whole(tmp_path: Path, screen: Console) -> None:
+    root = fill(tmp_path / "photos", 12)
+    made = run_convert(Convert("images", root, tmp_path / "all.h5", size=16), screen)
+    assert made.n == 12
+    made = run_convert(Convert("images", root, tmp_path / "val.h5", size=16, split="val"), screen)
+    assert made.n < 12
 
 
 def test_convert_stops_at_a_bad_record(

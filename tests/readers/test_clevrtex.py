@@ -182,7 +182,7 @@ def test_masks_of_the_wrong_kind(root: Path) -> None:
 def test_what_is_not_there(tmp_path: Path, root: Path) -> None:
     with pytest.raises(ValueError, match=r"nowhere does not exist(.|\n)*_000000_flat\.png"):
         ClevrTexReader(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="has no 10"):
+    with pytest.raises(ValueError, match="has no folder 10"):
         ClevrTexReader(root, "train")
     (root / "clevrtex_full" / "5").mkdir()
     with pytest.raises(ValueError, match="has none of the images 5000 to 5319"):

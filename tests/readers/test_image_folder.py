@@ -48,6 +48,27 @@ def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
     assert len(ImageReader(tmp_path / "x", "all")) == 4
 
 
+def test_what_slotmesh_wrote_is_no_data(tmp_path: Path) -> None:
+    root = fill(tmp_path / "photos", 4)
+    run = root / "runs" / "images" / "photos-SA"
+    fill(run / "pictures", 2)
+    (run / "checkpoints").mkdir()
+    (run / "settings.json").write_text("{}")
+    for folder, name in (("segments", "000"), ("deep/segments", "deep/er/000")):
+        found = root / folder
+        (found / name).parent.mkdir(parents=True)
+        for end in (f"{name}-mask.png", f"{name}-overlay.png", "sheet.png"):
+            Image.fromarray(pixels()).save(found / end)
+        (found / f"{name}.npz").write_bytes(b"")
+    assert ImageReader(root, "all").names == [f"00{i}.png" for i in range(4)]
+    # Somebody's own folders with one of these names are data.
+    fill(root / "mine" / "checkpoints", 1)
+    fill(root / "other" / "runs", 1)
+    Image.fromarray(pixels()).save(root / "other" / "sheet.png")
+    names = ImageReader(root, "all").names[4:]
+    assert names == ["mine/checkpoints/000.png", "other/runs/000.png", "other/sheet.png"]
+
+
 def test_adding_files_moves_no_other() -> None:
     names = [f"{i}.png" for i in range(400)]
     before = {part: split_names(names, part) for part in ("train", "val", "test")}

@@ -20,10 +20,11 @@ from slotmesh.training.export import ExportModel, run_export_model
 from slotmesh.training.report.collect import Found
 from slotmesh.training.report.samples import SamplePainter
 from slotmesh.training.runs import open_run
-from slotmesh.training.tasks.discovery import Discovery
+from slotmesh.training.tasks.discovery import Discovery, MultiDSpritesDiscovery
 
+from ..readers._folders import fill
 from ..readers.test_clevr import OBJECT, OTHER, scene, write
-from ._jobs import fake_run, tiny
+from ._jobs import change, fake_run, tiny
 
 TASKS = {
     "random-objects": "SA-MESH",
@@ -177,6 +178,65 @@ def test_a_model_that_looks_at_nothing(runs: dict[str, Path], tmp_path: Path) ->
     targets = made.source("test", torch.device("cpu"))[0].sample(range(7)).targets
     assert found["blind"]["loss"] == pytest.approx(float(targets.square().mean()), rel=1e-5)
     assert found["blind"]["metrics"]["nrmse"] == pytest.approx(float(targets.std()), rel=0.05)
+
+
+def test_the_blind_model_does_not_know_a_few_test_samples(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, _ = evaluate(runs["multi-dsprites"], tmp_path, n=4)
+    assert "fitted_to" not in many["blind"]
+    one, _ = evaluate(runs["multi-dsprites"], tmp_path, n=1)
+    assert one["blind"]["fitted_to"] == "other samples"
+    assert one["blind"]["loss"] > 1e-3
+    # Masks are a grid, whatever it is fitted to.
+    assert 0 <= one["blind"]["metrics"]["fg_miou"] <= 1
+    kept = MultiDSpritesDiscovery.source
+
+    def gone(self: Any, split: Any, device: torch.device) -> Any:
+        if split == "train":
+            raise ValueError("not here")
+        return kept(self, split, device)
+
+    monkeypatch.setattr(MultiDSpritesDiscovery, "source", gone)
+    text = StringIO()
+    settings = Evaluate(runs["multi-dsprites"], n=1, out=tmp_path, device="cpu")
+    found = run_evaluate(settings, Console(file=text, width=80))
+    assert found["blind"]["fitted_to"] == "the test samples"
+    assert "its loss is too low" in text.getvalue()
+
+
+def test_the_table_fits_a_narrow_terminal(runs: dict[str, Path], tmp_path: Path) -> None:
+    text = StringIO()
+    settings = Evaluate(runs["multi-dsprites"], n=4, out=tmp_path, device="cpu")
+    run_evaluate(settings, Console(file=text, width=80))
+    lines = text.getvalue().splitlines()
+    assert "multi-dsprites SA seed 0, 4 test samples" in lines
+    assert "blind: a model that ignores its input" in lines
+    [loss] = [line for line in lines if " loss " in line]
+    assert "lower is better" in loss
+    [metric] = [line for line in lines if " fg_ari " in line]
+    assert "higher is better" in metric
+
+
+def test_data_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = fill(tmp_path / "photos")
+    fake_run(change(tiny("images", "SA", tmp_path / "run"), data__root=root, data__batch_size=2))
+    root.rename(tmp_path / "moved")
+    with pytest.raises(
+        ValueError, match=r"was trained on .*photos, .* Pass its folder with --root"
+    ):
+        run_evaluate(Evaluate(tmp_path / "run", device="cpu"))
+    found = run_evaluate(
+        Evaluate(tmp_path / "run", root=tmp_path / "moved", device="cpu"), Console(quiet=True)
+    )
+    assert found["n"] > 0
+
+
+def test_weights_that_come_with_slotmesh(tmp_path: Path) -> None:
+    settings = Evaluate(Path("multi-dsprites-sa-mesh"), n=2, out=tmp_path, device="cpu")
+    assert run_evaluate(settings, Console(quiet=True))["n"] == 2
+    with pytest.raises(ValueError, match="nothing is no run, export or checkpoint here"):
+        run_evaluate(Evaluate(Path("nothing")))
 
 
 @pytest.mark.parametrize("task", ["multi-dsprites", "clevrer-s", "random-objects"])

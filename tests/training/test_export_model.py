@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 import slotmesh.models
-from slotmesh.training.evaluate import evaluate_run
+from slotmesh.training.evaluate import Evaluate, evaluate_run, run_evaluate
 from slotmesh.training.export import ExportModel, run_export_model
 from slotmesh.training.runs import Run, open_run
 
@@ -140,6 +140,42 @@ def test_where_an_export_cannot_go(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a run"):
         export(tmp_path / "nothing", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_files_of_others_are_kept(tmp_path: Path) -> None:
+    fake_run(tiny("random-objects", "SA", tmp_path / "run"))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / ".git").mkdir()
+    export(tmp_path / "run", mine)
+    # An export may be written again.
+    export(tmp_path / "run", mine)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "README.md").write_text("Mine.")
+    with pytest.raises(ValueError, match=r"--out is .*other, which holds other files; .*--overw"):
+        export(tmp_path / "run", other)
+    assert [path.name for path in other.iterdir()] == ["README.md"]
+    assert (other / "README.md").read_text() == "Mine."
+    settings = ExportModel(tmp_path / "run", other, overwrite=True)
+    run_export_model(settings, Console(quiet=True))
+    assert "Mine." not in (other / "README.md").read_text()
+
+
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    fake_run(tiny("random-objects", "SA", tmp_path / "run"))
+    path = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    for step, said in ((7, True), (12, False)):
+        torch.save(torch.load(path) | {"global_step": step}, path)
+        shown = export(tmp_path / "run", tmp_path / f"out-{step}")
+        screen = StringIO()
+        settings = Evaluate(tmp_path / "run", n=2, out=tmp_path / "found", device="cpu")
+        run_evaluate(settings, Console(file=screen, width=500))
+        page = (tmp_path / f"out-{step}" / "README.md").read_text()
+        for text in (shown, screen.getvalue()):
+            assert ("The run is not finished: it stopped at step 7 of 12." in text) == said
+        assert ("stopped at step 7 of 12" in page) == said
+        assert ("12 steps of 4" in page) != said
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "hostile", "other"])

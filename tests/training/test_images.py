@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from slotmesh.cli import parse_train
 from slotmesh.readers import ImageReader
 from slotmesh.training.runs import open_run
 from slotmesh.training.tasks import experiment, preset
@@ -66,7 +67,8 @@ def test_from_a_folder_to_a_report(
     root.rename("elsewhere")
     assert open_run(Path("weights")).load_model() is not None
     assert run("evaluate", "weights", "--device", "cpu") == 1
-    assert "--data.root is holiday, expected a folder that exists" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "weights was trained on holiday, which is not here. Pass its folder with --root" in said
     assert run("evaluate", "weights", "--device", "cpu", "--root", "elsewhere") == 0
 
 
@@ -83,7 +85,7 @@ def test_a_run_without_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert run("report", "run", "--device", "cpu") == 0
     text = text_of(Path("report.html"))
     assert "There are no pictures" in text
-    assert "--data.masks truth" in text
+    assert f"--data.masks {tmp_path.resolve() / 'truth'}" in text
     Path("truth").rename("elsewhere")
     assert run("export", "run", "--out", "weights") == 0
     assert run("segment", "weights", "elsewhere", "--device", "cpu") == 0
@@ -221,7 +223,9 @@ def test_bad_folders_end_in_one_line(
     for i in range(12):
         Path(f"broken/{i}.jpg").write_bytes(b"no image")
     said = problem(capsys, "--data.root", "broken")
-    assert re.search(r"None of the \d+ images in broken can be used. broken/\d+.jpg: it is", said)
+    assert re.search(
+        r"None of the \d+ training images in broken can be used. broken/\d+.jpg: it is", said
+    )
     assert re.search(r"and \d+ more\.$", said)
     for i in range(12):
         Path(f"broken/{i}.jpg").write_bytes(header_of(30_000, 30_000))
@@ -252,3 +256,60 @@ def test_more_than_fits_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     settings = change(preset("images"), data__root=fill(tmp_path / "x"))
     with pytest.raises(ValueError, match=r"which take .* GiB in memory, .*smaller --data.size"):
         experiment(settings)
+
+
+def test_a_run_has_the_name_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = change(preset("images", "SA"), data__root=tmp_path / "söme pics")
+    assert settings.folder == Path("runs/images/söme-pics-SA-quick-0")
+    # A run that has the name of an earlier version goes on.
+    old = Path("runs/images/s-me-pics-SA-quick-0")
+    old.mkdir(parents=True)
+    assert settings.folder == old
+
+
+SHORT = ("--variant", "SA", "--steps", "4", "--save-every", "2", "--hardware.accelerator", "cpu")
+
+
+def test_a_run_finds_its_images_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = fill(Path("photos"))
+    assert run("train", "images", "--data.root", root, "--out", "run", *SHORT) == 0
+    # The same folder, written in another way, is the same data.
+    for same in (tmp_path / "photos", "photos/../photos"):
+        assert run("train", "images", "--data.root", same, "--out", "run", *SHORT) == 0
+        assert "Resuming" in capsys.readouterr().out
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert run("evaluate", tmp_path / "run", "--device", "cpu") == 0
+    other = fill(tmp_path / "other")
+    assert run("train", "images", "--data.root", other, "--out", tmp_path / "run", *SHORT) == 1
+    assert "holds a run with --data.root" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert run("export", "run", "--out", "weights") == 0
+    kept = json.loads(Path("weights/settings.json").read_text())
+    assert kept["data"]["root"] == "photos"
+
+
+def test_other_images_are_said_and_change_no_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = fill(Path("photos"), 12)
+    words = ("train", "images", "--data.root", root, "--variant", "SA")
+    first = parse_train([str(word) for word in words[1:]])
+    assert run(*words, "--steps", 4, "--hardware.accelerator", "cpu") == 0
+    assert run(*words, "--steps", 4, "--hardware.accelerator", "cpu") == 0
+    assert "not those that the run began with" not in capsys.readouterr().out
+    fill(root, 40, height=64, width=64)
+    changed = parse_train([str(word) for word in words[1:]])
+    assert changed.steps == 4
+    assert (changed.data.size, changed.data.batch_size) == (first.data.size, first.data.batch_size)
+    assert parse_train([str(w) for w in (*words[1:], "--seed", 1)]).data.size != first.data.size
+    assert run(*words, "--hardware.accelerator", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "The files in photos are not those that the run began with: 40 now, 12 then" in said
+    assert run(*words, "--data.size", 40) == 1
+    assert "holds a run with --data.size" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """``--logger``: where the numbers of a run go besides metrics.csv."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from io import StringIO
@@ -13,7 +14,8 @@ from rich.console import Console
 from slotmesh.cli import main
 from slotmesh.training.loop import Training, run_train
 
-from ._jobs import flags, metrics, tiny
+from ..readers._folders import fill
+from ._jobs import change, flags, metrics, tiny
 
 # A stand-in for the package: it writes what it is told to the file of its run.
 WANDB = {
@@ -141,3 +143,11 @@ def test_wandb_resumes_the_same_run(
     # From its first step on, it is another run.
     train(tiny("random-objects", "SA", tmp_path / "run", steps=1, logger="wandb", overwrite=True))
     assert said(wandb, "init")[2]["id"] != first["id"]
+
+
+def test_two_losses_have_two_names(tmp_path: Path) -> None:
+    settings = change(tiny("images", "SA", tmp_path / "run"), data__root=fill(tmp_path / "photos"))
+    screen = StringIO()
+    run_train(change(settings, data__batch_size=2), Console(file=screen, width=200))
+    [last] = [line for line in screen.getvalue().splitlines() if "12/12" in line][-1:]
+    assert re.search(r" loss [\d.e-]+  val loss [\d.e-]+", last)

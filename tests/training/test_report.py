@@ -23,12 +23,15 @@ from slotmesh.report.charts import chart, thin
 from slotmesh.report.marks import Mark
 from slotmesh.training.evaluate import evaluate_run
 from slotmesh.training.published import row_of
-from slotmesh.training.report import Report, compare, run_report
+from slotmesh.training.report import Report, _titles, compare, run_report
 from slotmesh.training.report.collect import collect, read_csv
 from slotmesh.training.report.samples import SamplePainter, best_and_worst
 from slotmesh.training.runs import open_run
 from slotmesh.training.settings import plain
 from slotmesh.training.tasks import TASKS, experiment, preset
+
+from ..readers._folders import fill
+from ._jobs import change
 
 VOID = {"meta", "img", "br", "line", "link", "input", "hr", "path"}
 
@@ -228,9 +231,7 @@ def test_a_run_that_was_not_evaluated_is_evaluated(everything: tuple[Page, str, 
     found = evaluate_run(open_run(room / "mesh"), out=room / "again", device="cpu")
     assert found["n"] == 6
     assert f"{100 * found['metrics']['fg_miou']:.1f}" in page.words
-    assert (
-        f"SA-MESH: Evaluated for this page only: `slotmesh evaluate {room / 'mesh'}`" in page.words
-    )
+    assert f"SA-MESH: Evaluated for this page only: slotmesh evaluate {room / 'mesh'}" in page.words
     # A report writes its page, and nothing else.
     written = {file.name for file in (room / "mesh").iterdir()}
     assert written == {"checkpoints", "settings.json", "environment.json", "metrics.csv"}
@@ -315,6 +316,45 @@ def test_data_that_are_elsewhere_are_said(tmp_path: Path) -> None:
     assert "gone, which does not exist" in page.words
     assert "51.2" in page.words
     assert "procedural world" not in page.words
+
+
+def test_folders_of_one_name_and_tasks_of_one_folder_are_apart(tmp_path: Path) -> None:
+    runs: list[Path] = []
+    for i, place in enumerate(("a/photos", "b/photos", "a/photos")):
+        root = fill(tmp_path / place, 12)
+        settings = preset("images", ("SA", "SA", "SA-MESH")[i], root=root)
+        settings = change(settings, data__root=root, data__size=16, data__batch_size=2)
+        runs.append(write_run(tmp_path / f"run-{i}", settings))
+    _, text, _ = make(runs, tmp_path / "page.html", n_samples=0, n_cases=0)
+    titles = re.findall(r'(?s)-results">\s*<h2>(.*?)<', text)
+    assert titles == [f"Images of photos, {tmp_path.resolve() / x / 'photos'}" for x in "ab"]
+    ids = re.findall(r' id="(.*?)"', text)
+    assert len(ids) == len(set(ids))
+    results = re.findall(r'(?s)<section id="images-\d-results">(.*?)</section>', text)
+    assert [sorted(set(re.findall(r"run-\d", part))) for part in results] == [
+        ["run-0", "run-2"],
+        ["run-1"],
+    ]
+
+
+def test_titles_differ() -> None:
+    a, b = "/a/photos", "/b/photos"
+    title = "Images of photos"
+    assert _titles([("images", title, a)]) == [title]
+    assert _titles([("images", title, a), ("features", title, a)]) == [
+        f"{title}, task images",
+        f"{title}, task features",
+    ]
+    found = _titles([("images", title, a), ("images", title, b), ("features", title, a)])
+    assert len(set(found)) == 3
+
+
+def test_notes_have_code_and_no_backticks(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "run", tiny("random-objects", "SA"))
+    _, text, _ = make([one], tmp_path / "page.html", n_samples=0, n_cases=0)
+    [notes] = re.findall(r'(?s)<ul class="notes">.*?</ul>', text)
+    assert f"<code>slotmesh evaluate {one}</code>" in notes
+    assert "`" not in notes
 
 
 def test_another_device_is_said(tmp_path: Path) -> None:

@@ -320,3 +320,11 @@ def test_what_is_no_run(run: Settings, tmp_path: Path) -> None:
         (run.folder / "checkpoints" / f"{name}.ckpt").unlink()
     with pytest.raises(ValueError, match="has no checkpoint yet"):
         open_run(run.folder)
+
+
+@pytest.mark.parametrize("inside", ["", "/in/side"])
+def test_a_file_in_place_of_the_folder_is_said(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "mk.py").write_text("")
+    settings = tiny("random-objects", "SA", Path(f"{tmp_path / 'mk.py'}{inside}"))
+    with pytest.raises(ValueError, match=r"mk\.py is a file; expected a folder"):
+        run_train(settings)

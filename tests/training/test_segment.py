@@ -1,6 +1,7 @@
 """``slotmesh segment``, ``model.segment`` and the weights that come with slotmesh."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from slotmesh.training import weights
 from slotmesh.training.export import ExportModel, run_export_model
 
 from ..readers._folders import fill, header_of, pixels
+from ..readers.test_video_folder import clip
 from ._commands import run
 from ._jobs import fake_run, tiny
 
@@ -160,7 +162,8 @@ def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert names == expected | {"sheet.png"}
     assert "Segmented 3 images. Written: segments/sheet.png" in capsys.readouterr().out
     with np.load("segments/000-2.npz") as found:
-        assert set(found) == {"slots", "masks", "attention", "labels"}
+        assert set(found) == {"slots", "masks", "attention", "labels", "box"}
+        assert found["box"].tolist() == [0, 0, 30, 20]
         assert found["masks"].shape == (6, 30, 20)
         mask = Image.open("segments/000-2-mask.png")
         assert mask.mode == "P"
@@ -184,6 +187,30 @@ def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert found["masks"].shape == (3, 20, 20)
 
 
+def test_every_image_has_files_of_its_own(trained: Path) -> None:
+    root = fill(Path("photos"), 1)
+    image = Image.open(root / "000.png")
+    for name in ("a-2.png", "a.jpg", "a.png"):
+        image.save(root / name)
+    (root / "000.png").unlink()
+    assert run("segment", trained, root, "--device", "cpu") == 0
+    assert {p.name for p in Path("segments").glob("*.npz")} == {"a.npz", "a-2.npz", "a-3.npz"}
+
+
+def test_results_never_become_images(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = fill(Path("photos"), 2)
+    for _ in range(2):
+        assert run("segment", trained, root, "--out", root / "found", "--device", "cpu") == 0
+        assert "Segmented 2 images." in capsys.readouterr().out
+    assert run("segment", trained, ".", "--out", "other", "--device", "cpu") == 0
+    assert "Segmented 2 images." in capsys.readouterr().out
+    fill(root / "inner", 1)
+    for image, out in ((root, root), (root / "000.png", root), (root, root / "inner")):
+        assert run("segment", trained, image, "--out", out, "--device", "cpu") == 1
+        assert f"--out is {out}, which holds images to segment" in capsys.readouterr().err
+        assert not list(out.glob("*.npz"))
+
+
 def test_a_model_of_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fake_run(tiny("clevrer-s", "SA", tmp_path / "run", data__size=16), trained=True)
@@ -192,6 +219,54 @@ def test_a_model_of_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     names = sorted(path.name for path in Path("segments").iterdir())
     masks = [f"00{i}-mask.png" for i in range(3)]
     assert names == sorted([*masks, "000-overlay.png", "000.npz", "sheet.png"])
+
+
+@pytest.mark.parametrize(("height", "width"), [(20, 31), (33, 20), (20, 20)])
+def test_masks_have_the_size_of_the_image_and_can_be_scored(
+    trained: Path, height: int, width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(Path("photos"), 3, masks=True, height=height, width=width)
+    words = ("--square", "crop", "--device", "cpu")
+    assert run("segment", trained, "photos", *words) == 0
+    for i in range(3):
+        mask = np.asarray(Image.open(f"segments/00{i}-mask.png"))
+        assert mask.shape == (height, width)
+        with np.load(f"segments/00{i}.npz") as found:
+            top, left, bottom, right = found["box"]
+            assert (bottom - top, right - left) == found["labels"].shape == (20, 20)
+            assert (mask[top:bottom, left:right] == found["labels"]).all()
+            outside = np.ones_like(mask, dtype=bool)
+            outside[top:bottom, left:right] = False
+            assert (mask[outside] == 255).all()
+    assert run("score", "segments", "photos/masks", "--out", "scores.json") == 0
+    # What the model did not see does not count: as if both were cropped.
+    for kind, source in (("pred", "segments"), ("truth", "photos/masks")):
+        Path(kind).mkdir()
+        for i in range(3):
+            end = "-mask.png" if kind == "pred" else ".png"
+            codes = np.asarray(Image.open(f"{source}/00{i}{end}"))
+            np.save(f"{kind}/00{i}.npy", codes[top:bottom, left:right])
+    assert run("score", "pred", "truth", "--out", "cropped.json") == 0
+    whole, cropped = (json.loads(Path(f"{x}.json").read_text()) for x in ("scores", "cropped"))
+    assert whole["images"] == cropped["images"]
+
+
+def test_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    pytest.importorskip("av")
+    monkeypatch.chdir(tmp_path)
+    fake_run(tiny("clevrer-s", "SA", tmp_path / "run", data__size=16), trained=True)
+    Path("clips").mkdir()
+    for name in ("a", "b"):
+        clip(Path(f"clips/{name}.mp4"), 3)
+    assert run("segment", "run", "clips", "--device", "cpu") == 0
+    assert "Segmented 2 videos." in capsys.readouterr().out
+    expected = {f"{c}{end}" for c in "ab" for end in (".npz", "-overlay.png")} | {"sheet.png"}
+    expected |= {f"{c}/{n}-mask.png" for c in "ab" for n in range(3)}
+    found = {p.relative_to("segments").as_posix() for p in Path("segments").rglob("*.*")}
+    assert found == expected
+    fake_run(tiny("multi-dsprites", "SA", Path("images"), data__size=16))
+    assert run("segment", "images", "clips/a.mp4", "--device", "cpu") == 1
+    assert "clips/a.mp4 is a clip, but images is a model of images" in capsys.readouterr().err
 
 
 def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

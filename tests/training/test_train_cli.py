@@ -47,6 +47,32 @@ def test_a_variant_and_a_preset_are_where_settings_start(
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_a_task_needs_no_flag(parsed: list[Settings], task: str) -> None:
+    assert run("train", task) == 0
+    assert parsed == [preset(task)]
+
+
+def test_a_step_of_mesh_takes_the_place_of_lr(
+    parsed: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", "multi-dsprites", "--transport.step", "1") == 0
+    assert run("train", "multi-dsprites", "--transport.step=None") == 0
+    assert (parsed[0].transport.lr, parsed[0].transport.step) == (None, 1.0)
+    assert parsed[1] == preset("multi-dsprites")
+    assert run("train", "multi-dsprites", "--transport.step", "1", "--transport.lr", "2") == 0
+    with pytest.raises(ValueError, match=r"^--transport: got both --transport.lr 2.0 and --trans"):
+        parsed[2].check()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_help_describes_and_does_not_speak_of_tools(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", task, "--help") == 0
+    assert "pyright" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_help_is_complete(
     task: str, parsed: list[Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,8 @@ class Convert:
     out: Path
     """The file. It appears when it is whole; until then there is a folder OUT.part."""
     split: str | None = None
-    """Which part; each dataset says what it has when it is given another."""
+    """Which part; each dataset says what it has when it is given another. Folders of images and
+    videos, and HDF5 files, are converted whole by default; of others, the part for training."""
     size: int | None = None
     """Width and height of the images; what the paper takes by default."""
     frames: tuple[int, ...] | None = None
@@ -58,6 +59,9 @@ def run_convert(convert: Convert, console: Console | None = None) -> Written:
         "partial": convert.partial or None,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if convert.dataset in ("images", "videos"):
+        # They are divided when they are read, and so is the file.
+        options.setdefault("split", "all")
     reader = open_reader(convert.dataset, convert.root, **options)
 
     def records(done: int) -> Iterator[Sample | Skipped]:

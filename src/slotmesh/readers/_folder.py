@@ -51,6 +51,7 @@ def find_folder(reader: str, root: Path | str, holds: str, inner: str, layout: s
     for folder in (root, root / inner):
         if (folder / holds).exists():
             return folder
+    holds = f"folder {holds}" if holds.isdecimal() else holds
     what = f"{root} has no {holds}" if root.exists() else f"{root} does not exist"
     raise missing(reader, what, layout)
 

@@ -82,7 +82,10 @@ def write_hdf5(
         "n_source": n,
     }
     if path.exists() and not overwrite:
-        raise WriteError(f"{path} exists already. Choose another name, or allow overwriting.")
+        raise WriteError(
+            f"{path} exists already. Choose another name, or pass "
+            "--overwrite (in Python, overwrite=True)."
+        )
     if not path.parent.is_dir():
         raise WriteError(f"{path}: the folder {path.parent} does not exist. Create it first.")
     try:

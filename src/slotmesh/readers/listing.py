@@ -11,18 +11,22 @@ SPLITS = ("train", "val", "test", "all")
 _HELD_OUT = 0.1
 
 
-def find_files(root: Path, endings: Collection[str], *, skip: Path | None = None) -> list[str]:
+def find_files(
+    root: Path, endings: Collection[str], *, skip: Path | None = None, written: bool = False
+) -> list[str]:
     """Names of the files with one of these endings, relative to ``root`` and sorted.
 
-    Nested folders are searched; hidden files and folders (``.thumbnails``) are not.
+    Nested folders are searched, but not hidden ones (``.thumbnails``), nor those that slotmesh
+    wrote: the pictures of a run are no data.
 
     Args:
         root: The folder.
         endings: In lower case, with the dot; a file's may be in upper case.
         skip: A folder that is left out.
+        written: Whether to search what slotmesh wrote, too.
     """
-    found = [name for name in _walk(root, skip) if Path(name).suffix.lower() in endings]
-    return sorted(found)
+    found = _walk(root, skip, written=written)
+    return sorted(name for name in found if Path(name).suffix.lower() in endings)
 
 
 def describe(root: Path, skip: Path | None = None) -> str:
@@ -78,7 +82,18 @@ def _place(name: str) -> float:
     return int.from_bytes(digest, "big") / 2**56
 
 
-def _walk(root: Path, skip: Path | None) -> Iterator[str]:
+def _is_written(folder: Path) -> bool:
+    """Whether ``slotmesh train`` or ``slotmesh segment`` wrote a folder."""
+    if (folder / "settings.json").is_file() and (folder / "checkpoints").is_dir():
+        return True
+    # Only those of `slotmesh segment` have arrays beside them.
+    return (folder / "sheet.png").is_file() and any(
+        path.with_name(path.name.removesuffix("-overlay.png") + ".npz").is_file()
+        for path in folder.rglob("*-overlay.png")
+    )
+
+
+def _walk(root: Path, skip: Path | None, *, written: bool = False) -> Iterator[str]:
     seen = {str(root.resolve())}
     left_out = None if skip is None else skip.resolve()
     for folder, folders, files in os.walk(root, followlinks=True):
@@ -86,7 +101,8 @@ def _walk(root: Path, skip: Path | None) -> Iterator[str]:
         # A link to a folder above would never end.
         kept = (name for name in folders if not name.startswith("."))
         inner = [(name, (here / name).resolve()) for name in kept]
-        folders[:] = [n for n, at in inner if str(at) not in seen and at != left_out]
+        inner = [(name, at) for name, at in inner if str(at) not in seen and at != left_out]
+        folders[:] = [name for name, at in inner if written or not _is_written(at)]
         seen.update(str(at) for _, at in inner)
         for name in files:
             if not name.startswith("."):

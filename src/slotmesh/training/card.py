@@ -29,9 +29,11 @@ def model_card(run: Run, model: str, out: Path) -> str:
             f"- Features: those of `{name}`, frozen. Its weights are not in here; loading finds "
             f"them where they were and compares their hash, {encoder.hash[:16]}."
         )
-    lines.append(
-        f"- Training: seed {s.seed}, {s.steps:,} steps of {s.data.batch_size}.{_best(run)}"
+    step = run.stopped_at
+    steps = (
+        f"{s.steps:,} steps" if step is None else f"stopped at step {step:,} of {s.steps:,}, each"
     )
+    lines.append(f"- Training: seed {s.seed}, {steps} of {s.data.batch_size} samples.{_best(run)}")
     tested = _tested(run)
     if tested:
         lines.append(f"- Test: {tested}.")

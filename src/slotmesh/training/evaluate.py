@@ -24,10 +24,11 @@ from slotmesh.training.settings import MOST_SAMPLES, at_least, at_most
 from slotmesh.training.stream import EvalBatches
 from slotmesh.training.tasks import experiment
 from slotmesh.training.tasks.experiment import Experiment, Source
+from slotmesh.training.weights import locate
 
 # Test samples whose slots are looked at.
 _USAGE = 64
-# Test samples whose mean the blind baseline predicts.
+# Samples whose mean the blind baseline predicts.
 _BLIND = 256
 
 
@@ -36,7 +37,8 @@ class Evaluate:
     """Measure a trained model on test samples: a table, JSON, and a CSV file by sample."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of a run or of an export, or a checkpoint."""
+    """Folder of a run or of an export, a checkpoint, or the name of weights that come with
+    slotmesh, such as multi-dsprites-sa-mesh."""
     n: int | None = None
     """Test samples; those of the run's settings by default."""
     batch_size: int | None = None
@@ -59,7 +61,7 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if getattr(settings, name) is not None:
             at_least(name, getattr(settings, name), 1)
             at_most(name, getattr(settings, name), MOST_SAMPLES)
-    run = open_run(settings.run)
+    run = open_run(locate(str(settings.run)))
     data = run.settings.data
     if settings.root is not None:
         if not hasattr(data, "root"):
@@ -76,6 +78,10 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if hasattr(data, "masks"):
             # Those of other images; the new folder may have its own.
             data = replace(data, masks=None)
+    elif (gone := _gone(data)) is not None:
+        raise ValueError(
+            f"{settings.run} was trained on {gone}, which is not here. Pass its folder with --root."
+        )
     data = replace(data, test_size=settings.n or data.test_size)
     if settings.partial:
         if getattr(data, "root", None) is None:
@@ -99,7 +105,19 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             device=settings.device,
             console=console,
         )
+    many = "sample" if found["n"] == 1 else "samples"
+    title = f"{run.name}, {found['n']} test {many}"
+    console.print(title, style="italic", soft_wrap=True, markup=False, highlight=False)
     console.print(_table(run, found))
+    blind = "blind: a model that ignores its input"
+    if found["blind"].get("fitted_to") == "the test samples":
+        blind += "; it was fitted to these samples, so that its loss is too low"
+    for line in (blind, _usage_line(found.get("slots"))):
+        if line:
+            console.print(line, style="dim", soft_wrap=True, highlight=False)
+    if (step := run.stopped_at) is not None:
+        said = f"The run is not finished: it stopped at step {step:,} of {run.settings.steps:,}."
+        console.print(said, soft_wrap=True, highlight=False)
     if found["easy"]:
         easy = "The world is the easy one: a few large objects in clear colours."
         console.print(easy, soft_wrap=True, highlight=False)
@@ -111,6 +129,12 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         said = f"Written: [bold]{written}[/bold], evaluation.csv by sample"
     console.print(said, soft_wrap=True)
     return found
+
+
+def _gone(data: Any) -> Path | None:
+    """A folder or file of the data that does not exist."""
+    paths: list[Path | None] = [getattr(data, name, None) for name in ("root", "masks")]
+    return next((path for path in paths if path is not None and not path.exists()), None)
 
 
 def evaluate_run(
@@ -145,7 +169,8 @@ def evaluate_run(
     batches = EvalBatches(source, n, batch_size=size)
     if out is not None:
         make_folder(out)
-    blind = made.blind(source.sample(range(min(n, _BLIND))).to(place))
+    few, fitted_to = _for_blind(made, source, n, place)
+    blind = made.blind(few.to(place))
     blind_metrics = {name: metric.to(place) for name, metric in made.metrics().items()}
     blind_loss: list[torch.Tensor] = []
     rows: dict[str, list[torch.Tensor]] = {}
@@ -181,6 +206,7 @@ def evaluate_run(
         "blind": {
             "loss": float(torch.cat(blind_loss).double().mean()),
             "metrics": _computed(blind_metrics),
+            **({} if fitted_to is None else {"fitted_to": fitted_to}),
         },
         "slots": _usage(made, model, source, min(n, _USAGE), size, place) if usage else {},
         "seconds": round(time.perf_counter() - began, 2),
@@ -190,6 +216,31 @@ def evaluate_run(
         write_whole(out / "evaluation.csv", _csv(whole))
         write_whole(out / "evaluation.json", json.dumps(strict(found), indent=2) + "\n")
     return found
+
+
+def _for_blind(
+    made: Experiment, source: Source, n: int, place: torch.device
+) -> tuple[Any, str | None]:
+    """What the blind baseline is fitted to, and of which split it is if of few test samples.
+
+    The mean of many test samples is that of any others; that of a few would know them.
+    """
+    if n >= _BLIND:
+        return source.sample(range(_BLIND)), None
+    settings: Any = made.settings
+    try:
+        if hasattr(made, "encoder"):
+            # Features of the training images may have to be computed first.
+            others, most = made.source("val", place)
+        else:
+            size = max(_BLIND, settings.data.batch_size)
+            size = min(size, settings.data.train_size or size)
+            fewer = replace(settings, data=replace(settings.data, train_size=size))
+            others, most = type(made)(fewer).source("train", place)
+        return others.sample(range(min(most or _BLIND, _BLIND))), "other samples"
+    except (ValueError, OSError):
+        # There may be no more than a test split.
+        return source.sample(range(n)), "the test samples"
 
 
 @torch.inference_mode()
@@ -234,7 +285,7 @@ def _usage_line(slots: dict[str, float] | None) -> str:
         words.append(f"{slots['duplicates']:.1f} pairs nearly equal")
     if "background" in slots:
         words.append(f"{slots['background']:.1f} share the background")
-    return f"\nslots: {', '.join(words)}" if words else ""
+    return f"slots: {', '.join(words)}" if words else ""
 
 
 def _csv(columns: dict[str, torch.Tensor]) -> str:
@@ -247,8 +298,7 @@ def _csv(columns: dict[str, torch.Tensor]) -> str:
 
 
 def _table(run: Run, found: dict[str, Any]) -> Table:
-    many = "sample" if found["n"] == 1 else "samples"
-    table = Table(title=f"{run.name}, {found['n']} test {many}", title_justify="left")
+    table = Table()
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("blind", justify="right")
@@ -257,11 +307,9 @@ def _table(run: Run, found: dict[str, Any]) -> Table:
     blind = {**found["blind"]["metrics"], "loss": found["blind"]["loss"]}
     for name, value in {**found["metrics"], "loss": found["loss"]}.items():
         notes: list[str] = []
-        if name == goal.metric:
-            notes.append(f"{'higher' if goal.higher else 'lower'} is better")
+        if name in (goal.metric, "loss"):
+            notes.append(f"{'higher' if goal.higher and name != 'loss' else 'lower'} is better")
         if found["undefined"].get(name):
             notes.append(f"undefined for {found['undefined'][name]}")
         table.add_row(name, f"{value:.4g}", f"{blind[name]:.4g}", "; ".join(notes))
-    table.caption = "blind: a model that ignores its input" + _usage_line(found.get("slots"))
-    table.caption_justify = "left"
     return table

@@ -118,9 +118,10 @@ class Log:
         if not self._active or (not line and now - self._drawn < 0.1):
             return
         self._drawn = now
+        name = "val loss" if self._goal == "loss" else self._goal
         shown = {
             "loss": self._last.get("train/loss"),
-            self._goal: self._last.get(f"val/{self._goal}"),
+            name: self._last.get(f"val/{self._goal}"),
         }
         numbers = "  ".join(f"{k} {v:.4g}" for k, v in shown.items() if v is not None)
         self._count.update(step, note=numbers)

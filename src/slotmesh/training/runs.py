@@ -5,6 +5,7 @@
     RUN/
       settings.json      all settings
       environment.json   command, versions, machine
+      data.json          a hash of the names and sizes of your images, to notice others
       metrics.csv        one row per logged step: train/loss, train/lr, val/...
       tensorboard/       the same and the pictures for TensorBoard (wandb/ with --logger wandb)
       checkpoints/       last.ckpt (to resume from), previous.ckpt (the one before it) and best.ckpt
@@ -13,6 +14,7 @@
       evaluation.json    what `slotmesh evaluate` found, with evaluation.csv per sample
 """
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,11 +29,14 @@ from torch import nn
 from slotmesh.environment import command_line, environment
 from slotmesh.files import parts, write_whole
 from slotmesh.nn.sealed import check_seal
+from slotmesh.readers import photos
+from slotmesh.readers.listing import find_files
+from slotmesh.readers.videos import CLIPS
 from slotmesh.training.checkpoint import DamagedError, last_sound, load_checkpoint
 from slotmesh.training.processes import LOCK_NAME, Lock
 from slotmesh.training.reading import parse_json, read_json
 from slotmesh.training.settings import INCIDENTAL, Settings, flag, is_one_of, leaves, plain
-from slotmesh.training.tasks import experiment, from_plain
+from slotmesh.training.tasks import TASKS, experiment, from_plain
 from slotmesh.training.tasks.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -67,6 +72,16 @@ class Run:
         """Where its results are kept: the folder that training made, and no export's."""
         made = (self.folder / "settings.json").is_file()
         return self.folder if made and self.checkpoint.suffix != ".safetensors" else None
+
+    @property
+    def stopped_at(self) -> int | None:
+        """The last step of a run that is not finished; None of others, and where nobody knows."""
+        last = self.folder / "checkpoints" / "last.ckpt"
+        try:
+            step = steps_done(last) if last.is_file() else None
+        except ValueError:
+            return None
+        return step if step is not None and step < self.settings.steps else None
 
     def load_model(self, device: torch.device | str = "cpu") -> nn.Module:
         """The trained model, in evaluation mode."""
@@ -168,6 +183,7 @@ def begin(settings: Settings, lock: Lock, fabric: "Fabric", console: Console) ->
             soft_wrap=True,
         )
         resume = last_sound(folder / "checkpoints", say)
+        _compare_data(settings, None if resume is None else say)
     except OSError as error:
         raise unwritable(folder, error) from error
     if resume is not None:
@@ -221,7 +237,7 @@ def prepare(settings: Settings) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # A run's folder may be moved.
-        values = plain(replace(settings, out=None, overwrite=False))
+        values = plain(replace(located(settings), out=None, overwrite=False))
         write_whole(kept, json.dumps(values, indent=2) + "\n")
         described = command_line() | environment()
         write_whole(folder / "environment.json", json.dumps(described, indent=2) + "\n")
@@ -234,6 +250,11 @@ def prepare(settings: Settings) -> None:
 
 def unwritable(folder: Path, error: OSError) -> ValueError:
     """What to say if the folder of a run cannot be written."""
+    file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+    if file is not None:
+        return ValueError(
+            f"--out is {folder}, but {file} is a file; expected a folder. Choose another name."
+        )
     return ValueError(
         f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
         "another with --out."
@@ -241,7 +262,7 @@ def unwritable(folder: Path, error: OSError) -> ValueError:
 
 
 def _check_same(new: Settings, old: Settings, folder: Path) -> None:
-    before, after = leaves(old), leaves(new)
+    before, after = (leaves(located(one)) for one in (old, new))
     for name in before | after:
         free = name not in _FIXED and is_one_of(name, INCIDENTAL)
         if free or before.get(name) == after.get(name):
@@ -249,6 +270,74 @@ def _check_same(new: Settings, old: Settings, folder: Path) -> None:
         raise ValueError(
             f"{folder} holds a run with {flag(name)} {before.get(name)}, but "
             f"got {after.get(name)}. Choose another folder with --out, or pass --overwrite."
+        )
+
+
+def located(settings: Settings) -> Settings:
+    """Settings that find the data from any folder."""
+    places: dict[str, Path] = {}
+    for name in ("root", "masks"):
+        path: Path | None = getattr(settings.data, name, None)
+        if path is not None:
+            places[name] = path.resolve()
+    return replace(settings, data=replace(settings.data, **places)) if places else settings
+
+
+def with_kept_defaults(start: Settings, root: Path, folder: Path) -> Settings:
+    """Settings that a run starts from; what depended on its data is as when it began.
+
+    Args:
+        start: Chosen by the data as they are now.
+        root: The data.
+        folder: Of the run, if there is one.
+    """
+    path = folder / "settings.json"
+    if TASKS[start.task].has_world or not path.is_file():
+        return start
+    try:
+        old: Any = from_plain(read_json(path), str(path))
+    except ValueError:
+        # Said when the run is opened.
+        return start
+    same = (old.task, old.variant, old.preset) == (start.task, start.variant, start.preset)
+    if not same or old.data.root is None or old.data.root.resolve() != root.resolve():
+        return start
+    names = ("batch_size", "size", "square", "stride")
+    data = {name: getattr(old.data, name) for name in names if hasattr(old.data, name)}
+    kept = {n: getattr(old, n) for n in ("steps", "val_every", "save_every", "optim", "transport")}
+    return replace(
+        start,
+        **kept,
+        data=replace(start.data, **data),
+        model=replace(start.model, n_slots=old.model.n_slots),
+    )
+
+
+def _fingerprint(settings: Settings) -> dict[str, Any] | None:
+    """The names and sizes of somebody's own images, as a hash; None of other data."""
+    root: Path | None = getattr(settings.data, "root", None)
+    if root is None or TASKS[settings.task].has_world:
+        return None
+    names = find_files(root, (*photos.ENDINGS, *CLIPS)) if root.is_dir() else [""]
+    lines = "".join(f"{name}\0{(root / name).stat().st_size}\n" for name in names)
+    digest = hashlib.blake2b(lines.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return {"files": len(names), "digest": digest}
+
+
+def _compare_data(settings: Settings, say: Callable[[str], None] | None) -> None:
+    """Keep the fingerprint of the data; of a run that resumes, say if they are others now."""
+    now, path = _fingerprint(settings), settings.folder / "data.json"
+    if now is None:
+        return
+    if say is None or not path.is_file():
+        write_whole(path, json.dumps(now) + "\n")
+        return
+    before = read_json(path)
+    if before != now:
+        root: Any = settings.data
+        say(
+            f"The files in {root.root} are not those that the run began with: {now['files']} now, "
+            f"{before.get('files')} then, or of other names or sizes. It goes on with them."
         )
 
 
@@ -260,7 +349,7 @@ def _holds_others(folder: Path) -> bool:
 
 def _sweep(folder: Path) -> None:
     """Remove what a kill left of files that were being written."""
-    for name in ("settings.json", "environment.json", "metrics.csv"):
+    for name in ("settings.json", "environment.json", "data.json", "metrics.csv"):
         for part in parts(folder, name):
             part.unlink(missing_ok=True)
     for room, name in (("checkpoints", "*.ckpt"), ("pictures", "step-*.png"), ("failure", "*")):
@@ -274,7 +363,7 @@ def _clear(folder: Path) -> None:
 
     for name in ("checkpoints", "pictures", "tensorboard", "wandb", "failure"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("settings.json", "environment.json", "metrics.csv"):
+    for name in ("settings.json", "environment.json", "data.json", "metrics.csv"):
         (folder / name).unlink(missing_ok=True)
     for name in ("evaluation.json", "evaluation.csv", "report.html"):
         (folder / name).unlink(missing_ok=True)

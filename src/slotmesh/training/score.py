@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tyro
 from numpy.typing import NDArray
+from PIL import Image
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -35,7 +36,8 @@ class Score:
 
     pred: tyro.conf.Positional[Path]
     """Folder of predicted masks, PNG (indexed, gray or coloured) or .npy; every value or colour is
-    a segment. That of `slotmesh segment` is understood, too."""
+    a segment. That of `slotmesh segment` is understood, too: pixels outside the middle square that
+    the model saw do not count."""
     truth: tyro.conf.Positional[Path]
     """Folder of true masks with the same names; 0 or black is the background."""
     void: int | None = None
@@ -127,7 +129,7 @@ def _masks(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ValueError(f"{folder} {what}, expected a folder of masks.")
-    names = find_files(folder, _ENDINGS)
+    names = find_files(folder, _ENDINGS, written=True)
     if not names:
         raise ValueError(f"{folder} has no masks, PNG or .npy: {describe(folder)}.")
     stems = [(name.rpartition(".")[0], name) for name in names]
@@ -148,7 +150,8 @@ def _measure(pred: Path, truth: Path, void: int | None) -> dict[str, float]:
     if predicted.shape != true.shape:
         mine, theirs = (f"{x.shape[1]} x {x.shape[0]}" for x in (predicted, true))
         reason = (
-            f"it has {mine} pixels, and {truth} {theirs}, expected the same. Resize one of them"
+            f"it has {mine} pixels, and {truth} {theirs}, expected the same. Make a mask of the "
+            "whole image: a crop that is resized does not fit any more"
         )
         raise BadRecord(pred, None, reason)
     for path, codes in ((pred, predicted), (truth, true)):
@@ -156,7 +159,20 @@ def _measure(pred: Path, truth: Path, void: int | None) -> dict[str, float]:
         if n > _MOST_LABELS:
             reason = f"it has {n} different values, expected a mask of at most {_MOST_LABELS}"
             raise BadRecord(path, None, reason)
+    hole = _hole(pred)
+    if hole is not None:
+        seen = predicted != hole
+        predicted, true = predicted[seen][None], true[seen][None]
     return score_masks(predicted, true, void)
+
+
+def _hole(path: Path) -> int | None:
+    """The value of pixels that ``slotmesh segment`` did not look at, which is transparent."""
+    if not path.name.endswith(f"{_MASK}.png"):
+        return None
+    with Image.open(path) as image:
+        found = image.info.get("transparency") if image.mode == "P" else None
+    return found if isinstance(found, int) else None
 
 
 def _mean(values: list[float]) -> float:

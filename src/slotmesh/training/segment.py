@@ -1,10 +1,11 @@
 """``slotmesh segment``: what a trained model finds in your images."""
 
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,15 +18,20 @@ from slotmesh.files import make_folder, write_whole
 from slotmesh.models import FeatureDiscovery, ObjectDiscovery, Segmentation, VideoObjectDiscovery
 from slotmesh.models.merging import check_tolerance
 from slotmesh.progress import Count
-from slotmesh.readers import BadRecord, photos
+from slotmesh.readers import BadRecord, clips, photos
 from slotmesh.readers.listing import describe, find_files
+from slotmesh.readers.videos import CLIPS
 from slotmesh.report.drawing import write
 from slotmesh.training.places import place_of
 from slotmesh.training.runs import open_run
-from slotmesh.training.settings import at_least
+from slotmesh.training.settings import at_least, at_most
 from slotmesh.training.weights import locate
 
 _MOST_ROWS = 40
+# Of a clip: masks of all frames are in memory at once.
+_MOST_FRAMES = 64
+# The value of pixels outside the square that the model saw; slots count from 0.
+_OUTSIDE = 255
 _CAPTION = 20
 _GAP = 8
 
@@ -39,7 +45,7 @@ class Segment:
     multi-dsprites-sa-mesh."""
     images: tyro.conf.Positional[tuple[Path, ...]]
     """PNG, JPEG, WebP or BMP files, or folders of them; for a model of videos, the frames of one
-    video in order."""
+    video in order, or mp4 clips."""
     out: Path = Path("segments")
     """Folder to write to: NAME-mask.png, NAME-overlay.png and NAME.npz per image, and sheet.png."""
     seed: int = 0
@@ -51,7 +57,7 @@ class Segment:
     that several slots share becomes one segment. Objects of one colour do, too."""
     square: Literal["auto", "crop", "squeeze"] = "auto"
     """How an image becomes square: crop takes the middle, squeeze everything; auto: as in
-    training."""
+    training. A mask has the size of the image, and is transparent where nothing was taken."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -68,6 +74,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     at_least("seed", settings.seed, 0)
     if settings.n_slots is not None:
         at_least("n_slots", settings.n_slots, 1)
+        at_most("n_slots", settings.n_slots, _OUTSIDE)
     if settings.merge is not None:
         check_tolerance("--merge", settings.merge)
     run = open_run(locate(settings.model))
@@ -89,56 +96,104 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
                 "features, not pixels. Leave it out."
             )
         options |= {"merge": settings.merge}
-    paths, names = _expanded(settings.images)
+    video = isinstance(model, VideoObjectDiscovery)
+    endings = (*photos.ENDINGS, *CLIPS) if video else photos.ENDINGS
+    paths, names = _expanded(settings.images, endings)
+    _check_apart(settings.out, [*settings.images, *(path.parent for path in paths)])
+    clip = next((path for path in paths if path.suffix.lower() in CLIPS), None)
+    if clip is not None and not video:
+        raise ValueError(
+            f"{clip} is a clip, but {settings.model} is a model of images. Pass its frames as "
+            "images, or a model that `slotmesh train video` made."
+        )
+    works = _works(paths, names, video=video)
     make_folder(settings.out)
     found: list[tuple[str, Segmentation]] = []
     bad: list[BadRecord] = []
-    if isinstance(model, VideoObjectDiscovery):
-        found.append((names[0], model.segment(paths, **options)))
-        _write(settings.out, *found[0], names=names)
-    else:
-        with Count(console, "segmenting", len(paths)) as count:
-            for path, name in zip(paths, names, strict=True):
-                count.advance()
-                try:
-                    one = model.segment(path, **options)
-                except BadRecord as error:
-                    bad.append(error)
-                    console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
-                    continue
-                _write(settings.out, name, one, names=[name])
-                if len(found) < _MOST_ROWS:
-                    found.append((path.name, one))
+    with Count(console, "segmenting", len(works)) as count:
+        for work in works:
+            count.advance()
+            try:
+                content, size, frames = work.load(getattr(run.settings.data, "stride", 1))
+                one = model.segment(content if video else content[0], **options)
+            except BadRecord as error:
+                bad.append(error)
+                console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
+                continue
+            if clip is not None and len(frames) == _MOST_FRAMES:
+                said = f"Of {work.paths[0]}, the first {_MOST_FRAMES} frames are taken."
+                console.print(escape(said), highlight=False, soft_wrap=True)
+            _write(settings.out, work.name, one, names=frames, size=size)
+            if len(found) < _MOST_ROWS:
+                found.append((work.paths[0].name, one))
+    what = "image" if clip is None else "video"
     if not found:
         raise ValueError(
-            "The image cannot be read."
-            if len(paths) == 1
-            else f"None of the {len(paths)} images can be read."
+            f"The {what} cannot be read."
+            if len(works) == 1
+            else f"None of the {len(works)} {what}s can be read."
         )
     sheet = settings.out / "sheet.png"
     write_whole(sheet, _png(_sheet(found)))
-    n = len(paths) - len(bad)
-    what = f"{n} {'image' if n == 1 else 'images'}" + (f", skipped {len(bad)}" if bad else "")
+    n = len(paths if clip is None else works) - len(bad)
+    said = f"{n} {what}{'' if n == 1 else 's'}" + (f", skipped {len(bad)}" if bad else "")
     console.print(
-        f"Segmented {what}. Written: [bold]{escape(str(sheet))}[/bold]",
+        f"Segmented {said}. Written: [bold]{escape(str(sheet))}[/bold]",
         highlight=False,
         soft_wrap=True,
     )
     return sheet
 
 
-def _expanded(images: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """All images, and the names for their files: those in a folder keep their place in it."""
+class _Work(NamedTuple):
+    """What is segmented at once: an image, the frames of a video, or a clip."""
+
+    name: str
+    paths: list[Path]
+    frames: list[str]
+    """The name of each image."""
+
+    def load(self, stride: int) -> tuple[Any, tuple[int, int], list[str]]:
+        """What the model takes, its height and width, and the names of its frames.
+
+        Args:
+            stride: Frames of a clip from one that is taken to the next.
+        """
+        first = self.paths[0]
+        if first.suffix.lower() not in CLIPS:
+            return self.paths, photos.photo_size(first), self.frames
+        numbers = range(0, clips.count_frames(first), stride)[:_MOST_FRAMES]
+        frames = clips.load_frames(first, numbers)
+        height, width = frames[0].shape[:2]
+        return frames, (height, width), [f"{self.name}/{n}" for n in numbers]
+
+
+def _works(paths: Sequence[Path], names: Sequence[str], *, video: bool) -> list[_Work]:
+    """Each image and clip; the images together, if they are the frames of a video."""
+    single = [_Work(name, [path], [name]) for path, name in zip(paths, names, strict=True)]
+    if not video:
+        return single
+    frames = [one for one in single if one.paths[0].suffix.lower() not in CLIPS]
+    found = [one for one in single if one not in frames]
+    if frames:
+        together = ([one.paths[0] for one in frames], [one.name for one in frames])
+        found.insert(0, _Work(frames[0].name, *together))
+    return found
+
+
+def _expanded(images: Sequence[Path], endings: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """All files, and the names of their results: those in a folder keep their place in it."""
     found: list[Path] = []
     names: list[str] = []
     for path in images:
         if path.is_dir():
             # Where `slotmesh train images` looks for masks.
             masks = path / "masks"
-            inside = find_files(path, photos.ENDINGS, skip=masks)
+            inside = find_files(path, endings, skip=masks)
             if not inside:
                 said = describe(path, masks)
-                raise ValueError(f"{path} has no {photos.KINDS} images: {said}.")
+                clips_too = " and no mp4 clips" if ".mp4" in endings else ""
+                raise ValueError(f"{path} has no {photos.KINDS} images{clips_too}: {said}.")
             found += [path / name for name in inside]
             names += [name.rpartition(".")[0] for name in inside]
         elif not path.exists():
@@ -150,21 +205,39 @@ def _expanded(images: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Different names: those of several folders may be the same."""
-    seen: dict[str, int] = {}
-    found: list[str] = []
+    """Different names: a.jpg and a.png, or those of several folders, may have the same."""
+    found: dict[str, None] = {}
     for name in names:
-        seen[name] = n = seen.get(name, 0) + 1
-        found.append(name if n == 1 else f"{name}-{n}")
-    return found
+        numbered = (f"{name}-{n}" for n in itertools.count(2))
+        found[next(one for one in itertools.chain([name], numbered) if one not in found)] = None
+    return list(found)
 
 
-def _write(out: Path, name: str, found: Segmentation, *, names: Sequence[str]) -> None:
+def _check_apart(out: Path, inputs: Sequence[Path]) -> None:
+    """Refuse to write beside the images: the next time, results would count as images."""
+    if out.resolve() in {path.resolve() for path in inputs}:
+        raise ValueError(
+            f"--out is {out}, which holds images to segment; expected another folder. Choose one "
+            "with --out."
+        )
+
+
+def _write(
+    out: Path, name: str, found: Segmentation, *, names: Sequence[str], size: tuple[int, int]
+) -> None:
     """Masks of each frame under its own name; the rest under that of the first."""
+    rows, columns = found.image.shape[-2:]
+    top, left = (size[0] - rows) // 2, (size[1] - columns) // 2
     for frame in names:
         (out / frame).parent.mkdir(parents=True, exist_ok=True)
     for frame, mask in zip(names, found.indexed(), strict=True):
-        write_whole(out / f"{frame}-mask.png", _png(mask))
+        content = _png(mask)
+        if mask.size != (size[1], size[0]):
+            whole = Image.new("P", (size[1], size[0]), _OUTSIDE)
+            whole.putpalette(mask.getpalette() or [])
+            whole.paste(mask, (left, top))
+            content = _png(whole, transparency=_OUTSIDE)
+        write_whole(out / f"{frame}-mask.png", content)
     write_whole(out / f"{name}-overlay.png", _png(found.overlay()))
     buffer = io.BytesIO()
     np.savez_compressed(
@@ -173,6 +246,7 @@ def _write(out: Path, name: str, found: Segmentation, *, names: Sequence[str]) -
         masks=found.masks.numpy(),
         attention=found.attention.numpy(),
         labels=found.labels.to(torch.uint8).numpy(),
+        box=np.array([top, left, top + rows, left + columns]),
     )
     write_whole(out / f"{name}.npz", buffer.getvalue())
 
@@ -192,7 +266,7 @@ def _sheet(found: Sequence[tuple[str, Segmentation]]) -> Image.Image:
     return sheet
 
 
-def _png(image: Image.Image) -> bytes:
+def _png(image: Image.Image, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
+    image.save(buffer, format="PNG", **options)
     return buffer.getvalue()

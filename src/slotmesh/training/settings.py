@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable
@@ -176,14 +177,15 @@ class Settings:
     task: tyro.conf.Suppress[str] = ""
     """Which experiment."""
     variant: str = "SA-MESH"
-    """Which slot attention: SA, SA-SH, SA-EMD, SA-MESH, or another that the task has."""
+    """Which slot attention: SA, SA-SH, SA-MESH, or another that the task has; a wrong name lists
+    them."""
     preset: Literal["quick", "paper"] = "quick"
     """Where the other settings start: minutes on 2 CPU cores, or the paper's."""
     seed: int = 0
     """Seed of the initial weights, the order of the data and all noise."""
     out: Path | None = None
-    """Folder of the run; runs/TASK/VARIANT-PRESET-SEED by default. A run that stopped
-    is resumed."""
+    """Folder of the run; by default runs/TASK/VARIANT-PRESET-SEED, with the name of the folder in
+    front of it for images and videos of your own. A run that stopped is resumed."""
     overwrite: bool = False
     """Start over even if the folder holds a run."""
     steps: int = 1000
@@ -212,10 +214,12 @@ class Settings:
         try:
             self.transport.build()
         except ValueError as error:
-            said = str(error).partition(": ")[2]
-            name = said.partition(" ")[0]
-            where = flag(f"transport.{name}") if hasattr(self.transport, name) else "--transport:"
-            raise ValueError(f"{where} {said.partition(' ')[2]}") from error
+            # Operations put their name in front, and then that of the setting.
+            said = re.sub(r"^\w+: ", "", str(error))
+            name, _, rest = said.partition(" ")
+            own = hasattr(self.transport, name)
+            where = f"{flag(f'transport.{name}')} {rest}" if own else f"--transport: {said}"
+            raise ValueError(where) from error
         ranks = self.hardware.devices * self.hardware.nodes
         if self.data.batch_size % ranks:
             raise ValueError(

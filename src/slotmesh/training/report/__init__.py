@@ -2,6 +2,7 @@
 
 import shlex
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,16 +54,16 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     _check_writable(settings.out)
     found, left_out = _collect(settings.runs, device, console)
     tasks = [task for task in TASKS if any(one.settings.task == task for one in found)]
-    # Runs on different folders of images are different tasks with one name.
-    groups: dict[tuple[str, str], list[Found]] = {}
+    groups: dict[tuple[str, str, str], list[Found]] = {}
     for one in sorted(found, key=lambda one: tasks.index(one.settings.task)):
-        groups.setdefault((one.settings.task, one.run.experiment.title), []).append(one)
+        groups.setdefault(_about(one), []).append(one)
     with Count(console, "drawing the page, part", len(groups)) as count:
         sections: list[Section] = []
-        for i, group in enumerate(groups.values()):
+        for i, (group, title) in enumerate(zip(groups.values(), _titles(groups), strict=True)):
             sections.append(
                 make_section(
                     group,
+                    title=title,
                     number=i,
                     n_samples=settings.n_samples,
                     n_cases=settings.n_cases,
@@ -77,6 +78,29 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     where = escape(str(settings.out))
     console.print(f"Page: [bold]{where}[/bold] (open it in a browser)", soft_wrap=True)
     return settings.out
+
+
+def _about(found: Found) -> tuple[str, str, str]:
+    """Task, title and data: runs on different folders of images are not compared."""
+    made = found.run.experiment
+    root: Path | None = getattr(found.settings.data, "root", None)
+    where = "" if made.has_world or root is None else str(root.resolve())
+    return found.settings.task, made.title, where
+
+
+def _titles(groups: Iterable[tuple[str, str, str]]) -> list[str]:
+    """The title of each part of the page; with the task, then the folder, where two are equal."""
+    parts = list(groups)
+    titles = [title for _, title, _ in parts]
+    for i, prefix in ((0, "task "), (2, "")):
+        alike: dict[str, set[str]] = {}
+        for title, part in zip(titles, parts, strict=True):
+            alike.setdefault(title, set()).add(part[i])
+        titles = [
+            f"{title}, {prefix}{part[i]}" if len(alike[title]) > 1 else title
+            for title, part in zip(titles, parts, strict=True)
+        ]
+    return titles
 
 
 def _collect(

@@ -5,7 +5,6 @@ import shlex
 from collections import Counter
 from typing import Any
 
-from slotmesh.files import slug
 from slotmesh.report.charts import Chart, chart
 from slotmesh.report.marks import DASHES, Mark
 from slotmesh.report.run_page import Gallery, Grid, Picture, Section
@@ -20,12 +19,19 @@ _MOST_PICTURED = 8
 
 
 def make_section(
-    found: list[Found], *, number: int = 0, n_samples: int, n_cases: int, device: str
+    found: list[Found],
+    *,
+    title: str | None = None,
+    number: int = 0,
+    n_samples: int,
+    n_cases: int,
+    device: str,
 ) -> Section:
     """All about the runs of one task.
 
     Args:
         found: The runs.
+        title: Of the section; that of the task by default.
         number: Of the section on its page.
         n_samples: Test samples to show of every run.
         n_cases: Best and worst samples to show of each run.
@@ -44,8 +50,9 @@ def make_section(
         else ""
     )
     return Section(
-        name=task.name if task.has_world else slug(task.title),
-        title=task.title,
+        # There may be several folders of images.
+        name=task.name if task.has_world else f"{task.name}-{number}",
+        title=task.title if title is None else title,
         about=task.about,
         marks=marks,
         warnings=compare.warnings(found),

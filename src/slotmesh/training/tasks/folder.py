@@ -16,6 +16,7 @@ from slotmesh.worlds import Sample
 _THREADS = min(8, os.cpu_count() or 1)
 _MOST_NAMED = 3
 _ROWS = 256
+_FOR = {"train": "training ", "val": "validation ", "test": "test "}
 
 
 class Loaded:
@@ -65,7 +66,8 @@ def load(reader: ImageReader | VideoReader, most: int | None, console: Console) 
     if not found:
         why = f" {_named(bad)}" if bad else ""
         raise ValueError(
-            f"None of the {len(reader.names)} {noun} in {reader.root} can be used.{why}"
+            f"None of the {len(reader.names)} {_FOR.get(str(reader.split), '')}{noun} in "
+            f"{reader.root} can be used.{why}"
         )
     if bad:
         skipped(bad, len(reader.names), noun, str(reader.split), console)

@@ -98,6 +98,7 @@ class ImagesSettings(DiscoverySettings):
     """Where the other settings start: a small network, minutes on 2 CPU cores; or the size and
     schedule of the paper's network for Multi-dSprites, hours on a GPU."""
     data: FolderData = field(default_factory=FolderData)  # pyright: ignore
+    """What is trained and evaluated on."""
 
     @property
     def folder(self) -> Path:
@@ -113,6 +114,7 @@ class VideosSettings(VideoDiscoverySettings):
     """Where the other settings start: a small network, minutes on 2 CPU cores; or the size and
     schedule of the paper's network for CLEVRER, hours on a GPU."""
     data: VideoFolderData = field(default_factory=VideoFolderData)  # pyright: ignore
+    """What is trained and evaluated on."""
 
     @property
     def folder(self) -> Path:
@@ -123,9 +125,15 @@ class VideosSettings(VideoDiscoverySettings):
 def run_folder(settings: Any, world: str | None = None) -> Path:
     """The default folder of a run, with the name of its data in it."""
     root: Path | None = settings.data.root
-    name = world or (slug(root.resolve().name) if root is not None else "")
-    parts = (name, settings.variant, settings.preset, settings.seed)
-    return Path("runs") / settings.task / "-".join(str(part) for part in parts if part != "")
+    own = "" if root is None else root.resolve().name
+
+    def folder(name: str) -> Path:
+        parts = (name, settings.variant, settings.preset, settings.seed)
+        return Path("runs") / settings.task / "-".join(str(part) for part in parts if part != "")
+
+    # Earlier versions kept the letters of English only.
+    before = folder(world or slug(own))
+    return before if before.is_dir() else folder(world or slug(own, ascii_only=False))
 
 
 class FolderTask:
