@@ -252,7 +252,7 @@ class _Encoder:
         except ImportError as error:
             raise ValueError(
                 "The encoder is a model of transformers, which is not installed. Install it with "
-                "pip install 'slotmesh[backbones]'."
+                "pip install transformers."
             ) from error
         self.asked = asked
         self.device = device

@@ -286,7 +286,7 @@ def other_backbone(name: str, found: str, expected: str) -> BackboneError:
     return BackboneError(
         f"the backbone {name} has other weights (or another normalisation) than the one that this "
         f"model was trained with: its hash is {found[:12]}, expected {expected[:12]}. Use the "
-        "weights of then, or train again."
+        "backbone weights that it was trained with, or train again."
     )
 
 

@@ -177,8 +177,7 @@ class Settings:
     task: tyro.conf.Suppress[str] = ""
     """Which experiment."""
     variant: str = "SA-MESH"
-    """Which slot attention: SA, SA-SH, SA-MESH, or another that the task has; a wrong name lists
-    them."""
+    """Which slot attention: SA, SA-SH, SA-EMD, SA-MESH, or another that the task has."""
     preset: Literal["quick", "paper"] = "quick"
     """Where the other settings start: minutes on 2 CPU cores, or the paper's."""
     seed: int = 0

@@ -133,7 +133,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def blind(self, sample: Any) -> nn.Module:
-        """A model that ignores its input: the best constant for a few test samples."""
+        """A model that ignores its input: the best constant for these samples."""
 
     @abstractmethod
     def picture(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Image":
