@@ -79,8 +79,8 @@ def assert_same_attention(modules: list[SlotAttention], x: torch.Tensor, **given
 
 
 def close(found: Any, expected: Any, name: str = "") -> None:
-    """To some 5,000 roundings of the largest entry, or of 1."""
-    allowed = 1e-12 * max(1.0, float(expected.detach().abs().max()))
+    """To 1e-9 of the largest entry, or of 1: MESH enlarges rounding some ten thousand times."""
+    allowed = 1e-9 * max(1.0, float(expected.detach().abs().max()))
     torch.testing.assert_close(
         found, expected, rtol=0.0, atol=allowed, msg=lambda said: f"{name}: {said}"
     )
@@ -152,7 +152,7 @@ def test_a_whole_model_and_back(beyond: bool) -> None:
         for name, value in module.state_dict().items():
             assert torch.equal(one.state_dict()[name], value), name
         noise = torch.Generator().manual_seed(SEEDS[r])
-        torch.testing.assert_close(one(x[r], generator=noise).slots, out[r], rtol=0, atol=1e-12)
+        torch.testing.assert_close(one(x[r], generator=noise).slots, out[r], rtol=0, atol=1e-9)
         fixed = {name for name, p in module.named_parameters() if not p.requires_grad}
         assert fixed == {name for name, p in one.named_parameters() if not p.requires_grad}
         assert [n for n, _ in one.named_buffers()] == [n for n, _ in module.named_buffers()]
