@@ -228,9 +228,11 @@ def differing(results: dict[str, Result]) -> dict[str, dict[str, str]]:
 
 def table(results: dict[str, Result]) -> list[str]:
     """The lines of the table."""
-    lines = [f"{'configuration':<52}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}"]
+    wide = max((len(str(result.configuration)) for result in results.values()), default=0)
+    head = f"{'configuration':<{10 + wide}}"
+    lines = [f"{head}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}"]
     for name, result in results.items():
-        row = f"{name:<10}{result.configuration!s:<42}"
+        row = f"{name:<10}{result.configuration!s:<{wide}}"
         counts = "".join(f"{result.count(k):>8}" for k in ("passed", "failed", "skipped"))
         note = "" if result.code in (0, 1) else f"  did not end (code {result.code})"
         lines.append(f"{row}{counts}{result.seconds:>9.0f}{note}")

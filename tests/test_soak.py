@@ -222,3 +222,10 @@ def test_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
     same = items.copy()
     shuffle(same)
     assert same == items
+
+
+def test_columns_stand_below_their_heads() -> None:
+    """Whatever a configuration is called."""
+    names = soak.CONFIGURATIONS
+    head, *rows = soak.table({name: soak.Result(names[name], code=0) for name in names})
+    assert {len(row) for row in rows} == {len(head)}
