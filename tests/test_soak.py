@@ -224,7 +224,7 @@ def test_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same == items
 
 
-def test_columns_stand_below_their_heads() -> None:
+def test_columns_stand_below_their_heads(soak: ModuleType) -> None:
     """Whatever a configuration is called."""
     names = soak.CONFIGURATIONS
     head, *rows = soak.table({name: soak.Result(names[name], code=0) for name in names})
