@@ -38,10 +38,9 @@ def test_compiled_without_graph_breaks_equals_eager(name, build, draw, gradients
     inputs.requires_grad_()
     masks = {"input_mask": torch.arange(7) < 6} if implicit else {}
     out, expected = compiled(inputs, **masks), module(inputs, **masks)
-    # A traced cell rounds in another way, which MESH enlarges.
-    close(out.slots, expected.slots, 1e-9)
-    close(tuple(out.transport), tuple(expected.transport), 1e-9)
-    close(gradients(module, out.slots, inputs), gradients(module, expected.slots, inputs), 1e-9)
+    close(out.slots, expected.slots)
+    close(tuple(out.transport), tuple(expected.transport))
+    close(gradients(module, out.slots, inputs), gradients(module, expected.slots, inputs), 1e-11)
 
 
 @pytest.mark.slow

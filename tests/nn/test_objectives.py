@@ -90,10 +90,10 @@ def test_unrolled_mesh_learns_the_objective_as_autograd_would():
         potentials="fresh",
     ).plan
     reference = autograd_mesh(cost, objective, noise, lr=0.7, n_steps=3, n_iters=4)
-    torch.testing.assert_close(plan, reference, rtol=0, atol=1e-9)
+    torch.testing.assert_close(plan, reference, rtol=0, atol=1e-12)
     wrt = (objective.in_weight, objective.out_weight, cost)
     actual, expected = (torch.autograd.grad((p * weight).sum(), wrt) for p in (plan, reference))
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11)
     assert all(g.abs().max() > 1e-3 for g in actual)
 
 

@@ -61,26 +61,28 @@ def assert_same_attention(modules: list[SlotAttention], x: torch.Tensor, **given
     weight = torch.randn(out.slots.shape[1:], generator=torch.Generator().manual_seed(1))
     (out.slots.square() * weight).sum().backward()
     assert x.grad is not None
+    # MESH enlarges rounding, by a factor that depends on the processor: 9,000 was seen.
+    tol = 1e-9 if isinstance(modules[0].transport, Mesh) else 1e-12
     for r, module in enumerate(modules):
         mine = x[r].detach().clone().requires_grad_()
         own = module(mine, generator=torch.Generator().manual_seed(SEEDS[r]), **given)
         (own.slots.square() * weight).sum().backward()
-        close(out.slots[r], own.slots)
-        close(out.attention[r], own.attention)
-        close(out.transport.marginal_error[r], own.transport.marginal_error)
-        close(x.grad[r], mine.grad)
+        close(out.slots[r], own.slots, tol=tol)
+        close(out.attention[r], own.attention, tol=tol)
+        close(out.transport.marginal_error[r], own.transport.marginal_error, tol=tol)
+        close(x.grad[r], mine.grad, tol=tol)
         grads = {k: p.grad for k, p in module.named_parameters()}
         assert any(g is not None and g.abs().max() > 1e-3 for g in grads.values())
         for name, parameter in together.named_parameters():
             found, expected = parameter.grad, grads[name]
             assert (found is None) == (expected is None), name
             if found is not None and expected is not None:
-                close(found[r], expected, name)
+                close(found[r], expected, name, tol)
 
 
-def close(found: Any, expected: Any, name: str = "") -> None:
-    """To 1e-9 of the largest entry, or of 1: MESH enlarges rounding some ten thousand times."""
-    allowed = 1e-9 * max(1.0, float(expected.detach().abs().max()))
+def close(found: Any, expected: Any, name: str = "", tol: float = 1e-12) -> None:
+    """To a tolerance relative to the largest entry, or to 1; the default is 5,000 roundings."""
+    allowed = tol * max(1.0, float(expected.detach().abs().max()))
     torch.testing.assert_close(
         found, expected, rtol=0.0, atol=allowed, msg=lambda said: f"{name}: {said}"
     )
@@ -152,7 +154,7 @@ def test_a_whole_model_and_back(beyond: bool) -> None:
         for name, value in module.state_dict().items():
             assert torch.equal(one.state_dict()[name], value), name
         noise = torch.Generator().manual_seed(SEEDS[r])
-        torch.testing.assert_close(one(x[r], generator=noise).slots, out[r], rtol=0, atol=1e-9)
+        torch.testing.assert_close(one(x[r], generator=noise).slots, out[r], rtol=0, atol=1e-12)
         fixed = {name for name, p in module.named_parameters() if not p.requires_grad}
         assert fixed == {name for name, p in one.named_parameters() if not p.requires_grad}
         assert [n for n, _ in one.named_buffers()] == [n for n, _ in module.named_buffers()]
