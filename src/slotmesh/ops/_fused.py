@@ -82,8 +82,8 @@ def use_kernel(
     reason = beyond
     if reason is None and (m > MOST_SLOTS or n > MOST_INPUTS):
         reason = f"cost is {m} x {n}, and the kernels take at most {MOST_SLOTS} x {MOST_INPUTS}"
-    elif reason is None and 3 * settings.n_iters * m > MOST_RECORDED:
-        most = MOST_RECORDED // (3 * m)
+    elif reason is None and 3 * settings.n_iters * block_size(m) > MOST_RECORDED:
+        most = MOST_RECORDED // (3 * block_size(m))
         reason = (
             f"n_iters is {settings.n_iters}, and the kernels take at most {most} with {m} slots"
         )
@@ -142,16 +142,19 @@ def _fits(op: str, backend: str, reason: str | None, fix: str) -> bool:
 # ---- running the kernels ----
 
 
+def block_size(x: int) -> int:
+    """The power of two, at least 2, to which the kernels pad a number of slots or inputs."""
+    size = 2
+    while size < x:
+        size *= 2
+    return size
+
+
 def small_group(m: int, n: int, settings: SolverSettings) -> int:
     """How many small matrices share a program; 0 if each has its own."""
     if settings.mesh:
         return 0
-    rows = columns = 2
-    while rows < m:
-        rows *= 2
-    while columns < n:
-        columns *= 2
-    group = SMALL // (rows * columns)
+    group = SMALL // (block_size(m) * block_size(n))
     return group if group > 1 else 0
 
 
@@ -161,7 +164,8 @@ def results_of(operands: Operands, settings: SolverSettings) -> Results:
     *batch, m, n = cost.shape
     kept = settings.n_steps if settings.keep else 0
     count, n_iters = math.prod(batch), settings.n_iters
-    recorded = n_iters + 3 if small_group(m, n, settings) else 3 * n_iters
+    small = small_group(m, n, settings) > 0
+    recorded = (n_iters + 3, m) if small else (3 * n_iters, block_size(m))
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return cost.new_empty(shape, dtype=dtype)
@@ -174,7 +178,7 @@ def results_of(operands: Operands, settings: SolverSettings) -> Results:
         n_iters=empty(*batch, dtype=torch.int64),
         converged=empty(*batch, dtype=torch.bool),
         changed=empty(*batch, m, n) if mesh else None,
-        trace=empty(kept + 1, count, recorded, m),
+        trace=empty(kept + 1, count, *recorded),
         history=empty(kept, *batch, m, n) if kept else None,
     )
 

@@ -29,7 +29,9 @@ class Results(NamedTuple):
     n_iters: Tensor  # (B,), int64
     converged: Tensor  # (B,), bool
     changed: Tensor | None  # (B, m, n), the adjusted cost; None for Sinkhorn
-    trace: Tensor  # (1 + kept steps, B, 3 n_iters or n_iters + 3, m), for the backward kernel
+    # For the backward kernel: (1 + kept steps, B, 3 n_iters, m padded to a power of two), or for
+    # small matrices (1, B, n_iters + 3, m).
+    trace: Tensor
     history: Tensor | None  # (kept steps, B, m, n), the costs before it, if any are kept
 
 

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 
 from slotmesh.ops._triton.tile import (
-    ABSENT,
     LOG2E,
     SMALLEST,
     block,
@@ -24,12 +23,15 @@ from slotmesh.ops._triton.tile import (
     my_part,
     read,
     read_matrix,
-    read_row,
+    read_slots,
+    record_of,
+    row_of_inputs,
     shares,
     slot_masses,
     sum_of,
     write_matrix,
     write_row,
+    write_slots,
 )
 
 
@@ -95,16 +97,16 @@ def walk_back(
     rows, m, n, start, stop, pitch, edge = place
     flow = weight * 0.0
     if not SEEDED:
-        flow = x * read_row(record, 3 * n_iters - 1, rows, m, 0.0)
-        write_row(flows, n_iters, flow, rows, m)
+        flow = x * read_slots(record, 3 * n_iters - 1, C)
+        write_slots(flows, n_iters, flow, C)
         log_a_grad += x
     for q in range(n_iters - 1):
         t = n_iters - 1 - q
         first = SEEDED and q == 0
         if q > 0:
-            u = read_row(record, t, rows, m, ABSENT)
-            kappa = read_row(record, n_iters + t, rows, m, 0.0)
-        inverse = read_row(record, 2 * n_iters + t - 1, rows, m, 0.0)
+            u = read_slots(record, t, C)
+            kappa = read_slots(record, n_iters + t, C)
+        inverse = read_slots(record, 2 * n_iters + t - 1, C)
         acc = tl.full((C.M, C.N), 0.0, tl.float32)
         for k in range(chunks):
             tile, cols, mass, b = block(k, c, source, there, place, masses, C)
@@ -117,7 +119,7 @@ def walk_back(
         x = tl.where(first, -x, x)
         log_a_grad += x
         flow = x * inverse
-        write_row(flows, t, flow, rows, m)
+        write_slots(flows, t, flow, C)
     tl.debug_barrier()
     return log_a_grad, turn
 
@@ -139,14 +141,14 @@ def assemble(
     log_b_grad = tl.full((C.N,), 0.0, tl.float32)
     flow = weight * 0.0
     if not SEEDED:
-        flow = read_row(flows, n_iters, rows, m, 0.0)
+        flow = read_slots(flows, n_iters, C)
     for q in range(n_iters):
         t = n_iters - 1 - q
         first = SEEDED and q == 0
         if q > 0:
-            u = read_row(record, t, rows, m, ABSENT)
-            kappa = read_row(record, n_iters + t, rows, m, 0.0)
-            flow = read_row(flows, t + 1, rows, m, 0.0)
+            u = read_slots(record, t, C)
+            kappa = read_slots(record, n_iters + t, C)
+            flow = read_slots(flows, t + 1, C)
         z, e, s, w, top = shares(tile, scale, u, kappa, b)
         slope = slopes(cols, flow, weight, offset, grad_plan, first, place, C)
         y = input_gradient(e, w, slope, cols, grad_v, first, place, C)
@@ -166,7 +168,7 @@ def finish(
 ):  # fmt: skip
     """Write the gradients of one Sinkhorn; returns those of its first u and the temperature."""
     rows, m, n, start, stop, pitch, edge = place
-    first_kappa = read_row(record, n_iters, rows, m, 0.0)
+    first_kappa = read_slots(record, n_iters, C)
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     tau_acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
@@ -184,7 +186,7 @@ def finish(
             g += read_matrix(grad_changed, element, cols, place, C)
         if not SEEDED:
             g += read_matrix(g_cost, element, cols, place, C)
-        g = clean(g, there, masses[1], cols, stop, C)
+        g = clean(g, there, masses[1], cols, place, C)
         write_matrix(g_cost, element, g, cols, place, C)
         if C.grad_marginals:
             has_log = mass >= SMALLEST
@@ -219,8 +221,8 @@ def backward_kernel(
     there, mass, log_mass, held, spare = slot_masses(
         a + element * m, slot_mask + element * m, rows, m, C
     )
-    b += element * n
-    input_mask += element * n
+    b = row_of_inputs(b, element, place, C)
+    input_mask = row_of_inputs(input_mask, element, place, C)
     _, _, even, some, turn = count_inputs(
         b, input_mask, sum_of(mass, 0), place, chunks, post, turn, C
     )
@@ -228,9 +230,8 @@ def backward_kernel(
     if C.tau:
         temperature = tl.load(tau + element)
     scale = -LOG2E / temperature
-    size = 3 * n_iters * m
-    record = trace + (n_links * batch.to(tl.int64) + element) * size
-    flows += element * (n_iters + 1) * m
+    record = record_of(trace, n_links * batch.to(tl.int64) + element, 3 * n_iters, C)
+    flows = record_of(flows, element, n_iters + 1, C)
     # Of each matrix; rows of those that are read again and again are padded.
     wide = area
     source = cost + area
@@ -246,10 +247,10 @@ def backward_kernel(
     c = 0.0
     cols = columns(0, place, C)
     if C.resident:
-        c = clean(read(source, rows, cols, m, n, stop), there, input_mask, cols, stop, C)
-    u = read_row(record, n_iters - 1, rows, m, ABSENT)
-    kappa = read_row(record, 2 * n_iters - 1, rows, m, 0.0)
-    inverse = tl.where(there, read_row(record, 3 * n_iters - 1, rows, m, 0.0), 0.0)
+        c = clean(read(source, rows, cols, m, n, stop), there, input_mask, cols, place, C)
+    u = read_slots(record, n_iters - 1, C)
+    kappa = read_slots(record, 2 * n_iters - 1, C)
+    inverse = tl.where(there, read_slots(record, 3 * n_iters - 1, C), 0.0)
 
     grad_mass = tl.full((C.M,), 0.0, tl.float32)
     log_a_grad = tl.full((C.M,), 0.0, tl.float32)
@@ -276,14 +277,14 @@ def backward_kernel(
     if C.keep:
         for link in range(n_links):
             back = (n_links - 1 - link) * batch.to(tl.int64) + element
-            record = trace + back * size
+            record = record_of(trace, back, 3 * n_iters, C)
             if C.resident:
                 source = history + back * m * n
                 c = read(source, rows, cols, m, n, stop)
             else:
                 source = tl.multiple_of(history + back * m * pitch, 16)
-            u = read_row(record, n_iters - 1, rows, m, ABSENT)
-            kappa = read_row(record, 2 * n_iters - 1, rows, m, 0.0)
+            u = read_slots(record, n_iters - 1, C)
+            kappa = read_slots(record, 2 * n_iters - 1, C)
             log_a_grad, turn = walk_back(
                 u, kappa, x, weight, offset, log_a_grad, c, source, there, place, masses, record,
                 flows, grad_plan, grad_v, n_iters, chunks, scale, post, turn, False, C,

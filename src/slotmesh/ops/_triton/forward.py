@@ -15,7 +15,6 @@ import triton.language as tl
 from slotmesh.ops._triton.tile import (
     ABSENT,
     LEAST,
-    LEAST_MASS,
     LN2,
     LOG2E,
     TINIEST,
@@ -31,8 +30,10 @@ from slotmesh.ops._triton.tile import (
     my_part,
     read,
     read_matrix,
-    read_row,
+    read_slots,
     recall,
+    record_of,
+    row_of_inputs,
     scale_slots,
     shares,
     slot_masses,
@@ -40,6 +41,7 @@ from slotmesh.ops._triton.tile import (
     write,
     write_matrix,
     write_row,
+    write_slots,
 )
 
 # A gradient shorter than this is not scaled up to length 1, as in slotmesh.ops._naive.
@@ -95,17 +97,17 @@ def forth(
         acc += p
         if ENTROPY:
             log_acc += p * (z + log_or_zero(w)[None, :])
-    write_row(record, t, u, rows, m)
-    write_row(record, n_iters + t, kappa, rows, m)
+    write_slots(record, t, u, C)
+    write_slots(record, n_iters + t, kappa, C)
     h = kappa
     if ENTROPY:
         r, h, turn = exchange_pair(sum_of(acc, 1), sum_of(log_acc, 1), post, turn, C)
     else:
         r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
-    held = recall(slots[0], notes, HELD, rows, m, LEAST_MASS, C)
-    spare = recall(slots[1], notes, SPARE, rows, m, 0.0, C)
+    held = recall(slots[0], notes, HELD, C)
+    spare = recall(slots[1], notes, SPARE, C)
     next_u, next_kappa, inverse = scale_slots(u, r, held, spare)
-    write_row(record, 2 * n_iters + t, inverse, rows, m)
+    write_slots(record, 2 * n_iters + t, inverse, C)
     return next_u, next_kappa, inverse, h, turn
 
 
@@ -132,26 +134,24 @@ def iterate(
 
 
 @triton.jit
-def take_down(end, notes, place):
+def take_down(end, notes, C: tl.constexpr):
     """Write the end of a Sinkhorn that is not in its record, for :func:`look_up`."""
-    rows, m = place[0], place[1]
     next_u, next_kappa, weight, mean = end
-    write_row(notes, NEXT_U, next_u, rows, m)
-    write_row(notes, NEXT_KAPPA, next_kappa, rows, m)
-    write_row(notes, WEIGHT, weight, rows, m)
-    write_row(notes, MEAN, mean, rows, m)
+    write_slots(notes, NEXT_U, next_u, C)
+    write_slots(notes, NEXT_KAPPA, next_kappa, C)
+    write_slots(notes, WEIGHT, weight, C)
+    write_slots(notes, MEAN, mean, C)
 
 
 @triton.jit
-def look_up(end, record, notes, place, n_iters, C: tl.constexpr):
+def look_up(end, record, notes, n_iters, C: tl.constexpr):
     """The state before the last iteration, its 1/r, and weight and mean of its entropy."""
-    rows, m = place[0], place[1]
     u, kappa, inverse, weight, mean = end
-    u = recall(u, record, n_iters - 1, rows, m, ABSENT, C)
-    kappa = recall(kappa, record, 2 * n_iters - 1, rows, m, 0.0, C)
-    inverse = recall(inverse, record, 3 * n_iters - 1, rows, m, 0.0, C)
-    weight = recall(weight, notes, WEIGHT, rows, m, 0.0, C)
-    mean = recall(mean, notes, MEAN, rows, m, 0.0, C)
+    u = recall(u, record, n_iters - 1, C)
+    kappa = recall(kappa, record, 2 * n_iters - 1, C)
+    inverse = recall(inverse, record, 3 * n_iters - 1, C)
+    weight = recall(weight, notes, WEIGHT, C)
+    mean = recall(mean, notes, MEAN, C)
     return u, kappa, inverse, weight, mean
 
 
@@ -167,7 +167,7 @@ def back(
     fixed, so only the well-conditioned part is left. Later it is what flows into each u, over r.
     """
     rows, m, n, start, stop, pitch, edge = place
-    inverse = read_row(record, 2 * n_iters + t - 1, rows, m, 0.0)
+    inverse = read_slots(record, 2 * n_iters + t - 1, C)
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
         tile, cols, mass, b = block(k, c, source, there, place, masses, C)
@@ -182,7 +182,7 @@ def back(
     flow = kappa * x * inverse
     if FIRST:
         flow = -flow
-    write_row(flows, t, flow, rows, m)
+    write_slots(flows, t, flow, C)
     return flow, turn
 
 
@@ -197,15 +197,15 @@ def walk_back(
     """
     rows, m, n, start, stop, pitch, edge = place
     if n_iters > 1:
-        u, kappa, inverse, weight, mean = look_up(end, record, notes, place, n_iters, C)
+        u, kappa, inverse, weight, mean = look_up(end, record, notes, n_iters, C)
         flow, turn = back(
             n_iters - 1, u, kappa, weight, weight, mean, c, source, there, place, masses, record,
             flows, n_iters, chunks, scale, post, turn, True, C,
         )  # fmt: skip
         for q in range(n_iters - 2):
             t = n_iters - 2 - q
-            u = read_row(record, t, rows, m, ABSENT)
-            kappa = read_row(record, n_iters + t, rows, m, 0.0)
+            u = read_slots(record, t, C)
+            kappa = read_slots(record, n_iters + t, C)
             flow, turn = back(
                 t, u, kappa, flow, weight, mean, c, source, there, place, masses, record, flows,
                 n_iters, chunks, scale, post, turn, False, C,
@@ -221,7 +221,7 @@ def assemble(tile, b, end, place, record, flows, notes, n_iters, scale, C: tl.co
     Also the squares of its error bound, summed over slots (N,).
     """
     rows, m, n, start, stop, pitch, edge = place
-    u, kappa, inverse, weight, mean = look_up(end, record, notes, place, n_iters, C)
+    u, kappa, inverse, weight, mean = look_up(end, record, notes, n_iters, C)
     z, e, s, w, top = shares(tile, scale, u, kappa, b)
     centred = z + log_or_zero(w)[None, :] - mean[:, None]
     share = e * w[None, :]
@@ -233,9 +233,9 @@ def assemble(tile, b, end, place, record, flows, notes, n_iters, scale, C: tl.co
     g = e * (slope * w[None, :] - kappa[:, None] * (y / s)[None, :])
     for q in range(n_iters - 1):
         t = n_iters - 2 - q
-        u = read_row(record, t, rows, m, ABSENT)
-        kappa = read_row(record, n_iters + t, rows, m, 0.0)
-        flow = read_row(flows, t + 1, rows, m, 0.0)
+        u = read_slots(record, t, C)
+        kappa = read_slots(record, n_iters + t, C)
+        flow = read_slots(flows, t + 1, C)
         z, e, s, w, top = shares(tile, scale, u, kappa, b)
         y = w * sum_of(e * flow[:, None], 0)
         g -= e * (flow[:, None] * w[None, :] - kappa[:, None] * (y / s)[None, :])
@@ -300,7 +300,7 @@ def first_block(k, cost, noise, sigma, element, there, input_mask, place, C: tl.
     tile = read_matrix(cost, element, cols, place, C)
     if C.noise:
         tile += sigma * read_matrix(noise, element, cols, place, C)
-    return clean(tile, there, input_mask, cols, place[4], C)
+    return clean(tile, there, input_mask, cols, place, C)
 
 
 @kernel_of_any_size
@@ -324,8 +324,8 @@ def forward_kernel(
     )
     slots = (held, spare)
     real_slots = sum_of(tl.where(there, 1.0, 0.0), 0)
-    b += element * n
-    input_mask += element * n
+    b = row_of_inputs(b, element, place, C)
+    input_mask = row_of_inputs(input_mask, element, place, C)
     total = sum_of(mass, 0)
     real_inputs, heavy, even, some, turn = count_inputs(
         b, input_mask, total, place, chunks, post, turn, C
@@ -358,14 +358,13 @@ def forward_kernel(
     u, kappa, turn = cold_start(
         first, c, source, there, place, masses, chunks, scale, post, turn, C
     )
-    size = 3 * n_iters * m
-    record = trace + element * size
-    flows += element * (n_iters + NOTES) * m
-    notes = flows + n_iters * m
+    record = record_of(trace, element, 3 * n_iters, C)
+    flows = record_of(flows, element, n_iters + NOTES, C)
+    notes = flows + n_iters * C.M
     if C.notes:
-        write_row(notes, HELD, held, rows, m)
-        write_row(notes, SPARE, spare, rows, m)
-        write_row(notes, MASS, mass, rows, m)
+        write_slots(notes, HELD, held, C)
+        write_slots(notes, SPARE, spare, C)
+        write_slots(notes, MASS, mass, C)
         tl.debug_barrier()
     slope = tl.multiple_of(slope + wide, 16)
     history += element * m * n
@@ -380,11 +379,11 @@ def forward_kernel(
             # The threads need what others wrote.
             tl.debug_barrier()
             if step < n_steps:
-                weight = -LN2 * recall(mass, notes, MASS, rows, m, 0.0, C) * inverse
+                weight = -LN2 * recall(mass, notes, MASS, C) * inverse
                 mean = h * inverse
                 end = (u, kappa, inverse, weight, mean)
                 if C.notes:
-                    take_down((next_u, next_kappa, weight, mean), notes, place)
+                    take_down((next_u, next_kappa, weight, mean), notes, C)
                     tl.debug_barrier()
                 turn = walk_back(
                     end, c, source, there, place, masses, record, flows, notes, n_iters, chunks,
@@ -395,25 +394,25 @@ def forward_kernel(
                     n_iters, chunks, scale, length, post, turn, C,
                 )  # fmt: skip
                 if C.keep:
-                    record += batch.to(tl.int64) * size
+                    record = record_of(record, batch.to(tl.int64), 3 * n_iters, C)
                     history += batch.to(tl.int64) * m * n
                 if C.fresh:
                     u, kappa, turn = cold_start(
                         first, c, source, there, place, masses, chunks, scale, post, turn, C
                     )
                 else:
-                    u = recall(next_u, notes, NEXT_U, rows, m, ABSENT, C)
-                    kappa = recall(next_kappa, notes, NEXT_KAPPA, rows, m, 0.0, C)
+                    u = recall(next_u, notes, NEXT_U, C)
+                    kappa = recall(next_kappa, notes, NEXT_KAPPA, C)
     else:
         u, kappa, next_u, next_kappa, inverse, h, turn = iterate(
             u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks, scale,
             post, turn, False, C,
         )  # fmt: skip
 
-    mass = recall(mass, notes, MASS, rows, m, 0.0, C)
-    u = recall(u, record, n_iters - 1, rows, m, ABSENT, C)
-    kappa = recall(kappa, record, 2 * n_iters - 1, rows, m, 0.0, C)
-    inverse = recall(inverse, record, 3 * n_iters - 1, rows, m, 1.0, C)
+    mass = recall(mass, notes, MASS, C)
+    u = recall(u, record, n_iters - 1, C)
+    kappa = recall(kappa, record, 2 * n_iters - 1, C)
+    inverse = recall(inverse, record, 3 * n_iters - 1, C)
     weight = mass * inverse
     row_sums = tl.full((C.M, C.N), 0.0, tl.float32)
     misplaced = tl.full((C.N,), 0.0, tl.float32)

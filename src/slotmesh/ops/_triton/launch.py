@@ -88,7 +88,7 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
     needs; and the launch is cooperative, so none starts before all can. So not even several such
     kernels on several streams can block each other.
     """
-    rows = max(2, _power(m))
+    rows = _fused.block_size(m)
     if rows > FEW_SLOTS:
         return _choose_for_many(batch, rows, n, processors)
     split = 1
@@ -139,7 +139,7 @@ def _launch(
     _, m, n = sizes
     cut: Cut = chooser(*sizes, processors)
     if group:
-        cut = Cut(max(2, _power(m)), max(2, _power(n)), 1, 1, group)
+        cut = Cut(_fused.block_size(m), _fused.block_size(n), 1, 1, group)
     width, chunks = cut.width(n), cut.chunks(n)
     # Of many slots, blocks whose rows are aligned take less time than those in registers: threads
     # have several inputs each, so that sums over inputs take few steps.
@@ -210,16 +210,18 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     work = slope = flows = cost
     if mesh:
         assert changed is not None
-        flows = cost.new_empty((batch, n_iters + _kernels[0].NOTES.value, m), dtype=torch.float32)
+        rows = n_iters + _kernels[0].NOTES.value
+        flows = cost.new_empty((batch, rows, case.M), dtype=torch.float32)
         if not case.resident:
             cost, noise = _aligned(cost), None if noise is None else _aligned(noise)
-            rows = (batch, m, how.pitch)
-            work = changed if how.pitch == n else changed.new_empty(rows)
+            wide = (batch, m, how.pitch)
+            work = changed if how.pitch == n else changed.new_empty(wide)
             # Until the plan is known, its memory is free.
             fits = how.pitch == n and plan.dtype == torch.float32
-            slope = plan if fits else changed.new_empty(rows)
+            slope = plan if fits else changed.new_empty(wide)
     elif not case.resident:
         cost = _padded(cost, how.pitch)
+    b, inputs = _rows_of_inputs(how, b, inputs)
     _start(
         how, _kernels[0].forward_kernel, batch, cost, plan.dtype,
         cost, _or(noise, cost), _or(a, cost), _or(b, cost), _or(slots, cost),
@@ -273,7 +275,8 @@ def backward(
             settings.temperature, m, n, batch, n_iters,
         )  # fmt: skip
         return
-    flows = cost.new_empty((batch, n_iters + 1, m), dtype=torch.float32)
+    flows = cost.new_empty((batch, n_iters + 1, how.case.M), dtype=torch.float32)
+    b, inputs = _rows_of_inputs(how, b, inputs)
     if not how.case.resident:
         cost = _padded(cost, how.pitch)
         history = None if history is None else _padded(history, how.pitch)
@@ -346,6 +349,13 @@ def run_on(
         return kernel[grid](*args, **options)
     with _torch.cuda.device(device):
         return kernel[grid](*args, **options)
+
+
+def _rows_of_inputs(how: Launch, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Masses and mask of inputs (B, n) as the kernels read them: as wide as rows of costs."""
+    if how.case.resident:
+        return rows
+    return tuple(None if x is None else _padded(x, how.pitch) for x in rows)
 
 
 def _padded(x: Tensor, pitch: int) -> Tensor:

@@ -156,27 +156,40 @@ def write_matrix(base, element, value, cols, place, C: tl.constexpr):
 
 
 @triton.jit
-def read_row(base, index, rows, m, other):
-    """Row ``index`` of a matrix (., m) as (M,)."""
-    return tl.load(base + index * m + rows, mask=rows < m, other=other)
-
-
-@triton.jit
 def write_row(base, index, value, rows, m):
     """Store (M,) into row ``index`` of a matrix (., m)."""
     tl.store(base + index * m + rows, value, mask=rows < m)
 
 
 @triton.jit
-def recall(x, base, index, rows, m, other, C: tl.constexpr):
-    """A vector x over slots that is also row ``index`` of a matrix (., m).
+def record_of(base, element, size, C: tl.constexpr):
+    """Where the vectors over slots (size, M) of an element start, known to be aligned."""
+    width: tl.constexpr = 16 if C.M > 2 else 8
+    return tl.multiple_of(base + element * size * C.M, width)
+
+
+@triton.jit
+def read_slots(base, index, C: tl.constexpr):
+    """Row ``index`` of a matrix (., M): as wide as a block, so that no mask is needed."""
+    return tl.load(base + index * C.M + tl.arange(0, C.M))
+
+
+@triton.jit
+def write_slots(base, index, value, C: tl.constexpr):
+    """Store (M,) into row ``index`` of a matrix (., M)."""
+    tl.store(base + index * C.M + tl.arange(0, C.M), value)
+
+
+@triton.jit
+def recall(x, base, index, C: tl.constexpr):
+    """A vector x over slots that is also row ``index`` of a matrix (., M).
 
     Threads hold all slots of their inputs, so each has a whole copy of such a vector. MESH has too
     many of them for the registers: with ``C.notes``, those that are not needed while costs are read
     wait in memory.
     """
     if C.notes:
-        x = read_row(base, index, rows, m, other)
+        x = read_slots(base, index, C)
     return x
 
 
@@ -214,12 +227,12 @@ def columns(k, place, C: tl.constexpr):
 
 
 @triton.jit
-def clean(c, there, input_mask, cols, stop, C: tl.constexpr):
+def clean(c, there, input_mask, cols, place, C: tl.constexpr):
     """A block with zeros in its padding, which may hold anything."""
     if C.slot_mask:
         c = tl.where(there[:, None], c, 0.0)
     if C.input_mask:
-        real = tl.load(input_mask + cols, mask=cols < stop, other=0) != 0
+        real = read_inputs(input_mask, cols, place, C) != 0
         c = tl.where(real[None, :], c, 0.0)
     return c
 
@@ -242,6 +255,29 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
 
 
 @triton.jit
+def row_of_inputs(base, element, place, C: tl.constexpr):
+    """Where the masses or the mask of an element's inputs start."""
+    rows, m, n, start, stop, pitch, edge = place
+    if C.resident:
+        return base + element * n
+    else:
+        return tl.multiple_of(base + element * pitch, 16)
+
+
+@triton.jit
+def read_inputs(base, cols, place, C: tl.constexpr):
+    """A block (N,) of masses or of the mask, spread over threads as columns of costs are.
+
+    Only what is aligned is: anything else would be handed from thread to thread for every block.
+    """
+    rows, m, n, start, stop, pitch, edge = place
+    if C.resident:
+        return tl.load(base + cols, mask=cols < stop, other=0)
+    else:
+        return tl.load(base + cols, mask=cols < edge, other=0)
+
+
+@triton.jit
 def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexpr):
     """How many inputs are real and have mass, the mass of each if uniform, and if any has some."""
     rows, m, n, start, stop, pitch, edge = place
@@ -252,13 +288,12 @@ def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexp
         acc_heavy = tl.full((C.N,), 0.0, tl.float32)
         for k in range(chunks):
             cols = columns(k, place, C)
-            inside = cols < stop
-            mask = inside
+            mask = cols < stop
             if C.input_mask:
-                mask = tl.load(input_mask + cols, mask=inside, other=0) != 0
+                mask = read_inputs(input_mask, cols, place, C) != 0
             acc_real += tl.where(mask, 1.0, 0.0)
             if C.marginals:
-                mask = tl.load(b + cols, mask=inside, other=0.0) >= SMALLEST
+                mask = read_inputs(b, cols, place, C) >= SMALLEST
             acc_heavy += tl.where(mask, 1.0, 0.0)
         nothing = tl.full((C.M,), 0.0, tl.float32)
         reals, heavies, turn = exchange_pair(
@@ -274,14 +309,14 @@ def count_inputs(b, input_mask, total, place, chunks, post, turn, C: tl.constexp
 
 
 @triton.jit
-def input_masses(cols, stop, masses, C: tl.constexpr):
+def input_masses(cols, place, masses, C: tl.constexpr):
     """Mass of each input, and the mass for its logarithm."""
     b, input_mask, even, some = masses
-    inside = cols < stop
+    inside = cols < place[4]
     if C.marginals:
-        mass = tl.load(b + cols, mask=inside, other=0.0)
+        mass = read_inputs(b, cols, place, C)
     elif C.input_mask:
-        mass = tl.where(tl.load(input_mask + cols, mask=inside, other=0) != 0, even, 0.0)
+        mass = tl.where(read_inputs(input_mask, cols, place, C) != 0, even, 0.0)
     else:
         mass = tl.where(inside, even, 0.0)
     counted = tl.where(mass >= SMALLEST, mass, 0.0)
@@ -293,13 +328,13 @@ def block(k, resident, source, there, place, masses, C: tl.constexpr):
     """The k-th block of costs, its columns, and the masses of its inputs."""
     rows, m, n, start, stop, pitch, edge = place
     cols = columns(k, place, C)
-    mass, counted = input_masses(cols, stop, masses, C)
+    mass, counted = input_masses(cols, place, masses, C)
     if C.resident:
         c = resident
     else:
         c = read(source, rows, cols, m, pitch, edge)
         if not C.mesh:
-            c = clean(c, there, masses[1], cols, stop, C)
+            c = clean(c, there, masses[1], cols, place, C)
     return c, cols, mass, counted
 
 
