@@ -50,9 +50,14 @@ def can_read_values(*tensors: Tensor | None) -> bool:
     # Subclasses (fake, distributed, ...) and tensors inside vmap have no plain values to read.
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta for t in given):
         return False
-    if transform() is not None:
+    if in_transform():
         return False
     return _mode == "always" or all(t.device.type == "cpu" for t in given)
+
+
+def in_transform() -> bool:
+    """Whether this is inside a transform of torch.func."""
+    return transform() is not None
 
 
 def check_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> None:
