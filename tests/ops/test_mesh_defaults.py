@@ -34,7 +34,7 @@ def test_ties_of_a_few_inputs_per_slot(m: int, n: int) -> None:
 
 
 def test_a_step_has_the_unit_of_the_cost() -> None:
-    """With another temperature, the same plan for a cost, a step and noise as many times as large."""
+    """A cost, a step, noise and a temperature that are all 8 times as large: the same plan."""
     rng = torch.Generator().manual_seed(0)
     cost, noise = (torch.rand(3, 4, 6, generator=rng, dtype=torch.float64) for _ in range(2))
     expected = mesh(cost, noise=0.1 * noise, n_steps=2, step=0.3)
