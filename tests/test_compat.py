@@ -80,6 +80,21 @@ def test_sinkhorn_without_mass() -> None:
         close(x, y, name)
 
 
+@pytest.mark.parametrize("factor", [0.2, 1.0, 1.3, 5.0])
+def test_potentials_without_mass(factor: float) -> None:
+    """The smallest mass is that of the authors, whatever the totals are."""
+    cost, a, b, noise = problem(torch.float64)
+    a = factor * a
+    a[:, 2] = 0.0
+    expected = reference_sinkhorn(cost, a, b)
+    for name, x, y in zip(NAMES, sinkhorn(cost, a, b), expected, strict=True):
+        close(x, y, name)
+    expected = reference_mesh(cost, a, b, noise, 1.0, 2, 3, True)
+    found = minimize_entropy_of_sinkhorn(cost, a, b, noise, n_mesh_iters=2, n_sh_iters=3)
+    for name, x, y in zip(NAMES, found, expected, strict=True):
+        close(x, y, name)
+
+
 @pytest.mark.parametrize("reuse", [True, False], ids=["reuse", "fresh"])
 @pytest.mark.parametrize("uneven", [False, True], ids=["even", "uneven"])
 @pytest.mark.parametrize("steps", [0, 1, 4])

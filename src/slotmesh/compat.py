@@ -55,10 +55,11 @@ def sinkhorn(
                  [0.1667, 0.1667],
                  [0.1667, 0.1667]]])
     """
-    a, b, shift = _balanced(a, b, min_clamp)
+    a, b, shift, unit = _balanced(a, b, min_clamp)
     start = None if v is None else (v, torch.zeros_like(a))
     t = _sinkhorn(C.transpose(1, 2), b, a, n_iters=n_sh_iters, temperature=temperature, init=start)
-    return t.plan.transpose(1, 2), t.v - n_sh_iters * shift, t.u + n_sh_iters * shift
+    plan = t.plan.transpose(1, 2) / unit.unsqueeze(-1)
+    return plan, t.v - n_sh_iters * shift - unit.log(), t.u + n_sh_iters * shift
 
 
 def minimize_entropy_of_sinkhorn(
@@ -106,7 +107,7 @@ def minimize_entropy_of_sinkhorn(
     first = C_0 + _NOISE * noise
     if n_mesh_iters == 0:
         return first, None, None
-    a, b, shift = _balanced(a, b, 1e-30)
+    a, b, shift, unit = _balanced(a, b, 1e-30)
     cost = first.transpose(1, 2)
     # The authors keep the graph of reused potentials; without a graph, values alone are enough.
     graph = torch.is_grad_enabled() and any(x.requires_grad for x in (first, a, b))
@@ -144,11 +145,15 @@ def minimize_entropy_of_sinkhorn(
     # The authors return the potentials of the Sinkhorn that the last step was computed from.
     before = descend(n_mesh_iters - 1)
     shift = n_mesh_iters * n_sh_iters * shift
-    return adjusted, before.v - shift, before.u + shift
+    return adjusted, before.v - shift - unit.log(), before.u + shift
 
 
-def _balanced(a: Tensor, b: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Masses of one total, and what one iteration adds to the inputs' potentials by that."""
+def _balanced(a: Tensor, b: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Masses of one total, what one iteration adds to the inputs' potentials by that, and a unit.
+
+    Masses are in a unit (batch, 1) in which none is below the least: less mass counts as none.
+    """
     a, b = a.clamp(min=least), b.clamp(min=least)
     factor = b.sum(-1, keepdim=True) / a.sum(-1, keepdim=True)
-    return a * factor, b, factor.log()
+    unit = (2.0 / factor.detach()).clamp(min=1.0)  # 2, not to be below by rounding
+    return a * (factor * unit), b * unit, factor.log(), unit

@@ -40,6 +40,11 @@ COMMON = [
     ((C.long(),), {}, r"cost has dtype torch.int64, expected a floating-point .* cost.float\(\)"),
     ((C.bool(),), {}, "cost has dtype torch.bool, expected a floating-point"),
     ((C.to(torch.complex64),), {}, "cost has dtype torch.complex64, expected a floating-point"),
+    (
+        (C.to_sparse(),),
+        {},
+        r"cost has layout torch.sparse_coo, expected a dense tensor. Call cost.to_dense\(\) first",
+    ),
     ((C[0, 0],), {}, r"cost has shape \(4,\), expected at least two dimensions .* cost\[None\]"),
     ((torch.tensor(1.0),), {}, r"cost has shape \(\), expected at least two dimensions"),
     ((C[:, :0],), {}, r"cost has shape \(2, 0, 4\), expected .* one row and one column. Leave"),
@@ -99,6 +104,8 @@ COMMON = [
         r"the shapes \(2, 3, 4\), \(5, 3\) of cost, marginals .* do not broadcast, expected",
     ),
 ]
+# As other libraries write a pair that is not allowed.
+FORBIDDEN = [((cost_with(INF),), {}, "cost has 1 .*, pairs that are not allowed into pair_mask")]
 MARGINALS = [
     ((C, [1.0] * 3), {}, r"a is a list, expected a floating-point tensor \(\.\.\., 3\). Convert"),
     ((C, A.long()), {}, r"a has dtype torch.int64, expected a floating-point tensor. Use a.float"),
@@ -122,6 +129,13 @@ MARGINALS = [
     ((C, None, -B), {}, r"b has a negative entry \(-0.75\), expected masses"),
     ((C, torch.tensor([1.0, NAN, 1.0])), {}, r"a has 2 entries that are not finite .*first is nan"),
     ((C, None, B * INF), {}, "b has 8 entries that are not finite .*first is inf"),
+    (
+        (C, 2e38 * A),
+        {},
+        r"a sums to inf, expected a total that torch.float32 can hold. Rescale the masses, or pass "
+        r"cost.double\(\)",
+    ),
+    ((C, None, 2e38 * B), {}, "b sums to inf, expected a total that torch.float32 can hold"),
     (
         (C, A, 2 * B),
         {},
@@ -288,6 +302,7 @@ PAIRWISE_COST = [
 
 TABLE = [
     *((op, *case) for op in OPS.values() for case in COMMON),
+    *((op, *case) for op in (sinkhorn, mesh, assign) for case in FORBIDDEN),
     *((op, *case) for op in (sinkhorn, mesh, emd) for case in MARGINALS),
     *((op, *case) for op in (sinkhorn, mesh) for case in ITERATED),
     *((sinkhorn, *case) for case in SINKHORN),

@@ -336,11 +336,12 @@ def _check_mask(name: str, mask: Tensor, elements: Tensor, *, of: str) -> None:
 
 
 def _gru(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
-    """Apply the cell, in plain operations where torch compiles or exports it.
+    """Apply the cell, in plain operations where torch compiles, exports or transforms it.
 
-    The fused CUDA kernel cannot be traced with a batch size that varies, nor be fused further.
+    The fused CUDA kernel cannot be traced with a batch size that varies, nor be fused further, and
+    the cell on a CPU has no derivative inside ``torch.vmap``.
     """
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and not checks.in_transform():
         return cell(x, h)
     mine = F.linear(x, cell.weight_ih, cell.bias_ih)
     theirs = F.linear(h, cell.weight_hh, cell.bias_hh)

@@ -29,6 +29,9 @@ from slotmesh.ops.problem import (
 # The implicit gradient in C holds a matrix of this many slots squared; the matrix products of torch
 # take less time for more.
 MOST_SLOTS = 512
+# Scalings are relative to the potentials that a Sinkhorn starts from. Those of large matrices leave
+# their range after many iterations, so these are cut into pieces, each from where the last ended.
+PIECE, LARGE = 20, 96 * 96  # iterations, entries
 
 
 # ---- whether C runs ----
@@ -215,14 +218,28 @@ def cpu_transport(
         isinstance(x, Tensor) and x.requires_grad for x in leaves
     )
     apply = _apply()
-    plan, last_u, last_v, changed = apply(*batch, u, settings, graph)
     *shape, m, n = cost.shape
+    *before, rest = _pieces(settings, m * n)
+    for size in before:
+        # With an implicit gradient, potentials are constants.
+        kept = graph and not settings.implicit
+        _, u, _, _ = apply(*batch, u, settings._replace(n_iters=size), kept)
+    plan, last_u, last_v, changed = apply(*batch, u, settings._replace(n_iters=rest), graph)
     count = torch.full(shape, settings.n_iters, dtype=torch.int64, device=cost.device)
     cost = batch.cost if changed is None else changed
     if len(shape) != 1:
         plan, cost = (x.view(*shape, m, n) for x in (plan, cost))
         last_u, last_v = last_u.view(*shape, m), last_v.view(*shape, n)
     return plan, Potentials(last_u, last_v, count), cost
+
+
+def _pieces(settings: SolverSettings, entries: int) -> list[int]:
+    """Iterations of each piece of one Sinkhorn."""
+    total = settings.n_iters
+    if settings.n_steps or entries < LARGE:
+        return [total]
+    count = -(-total // PIECE)
+    return [total // count + (i < total % count) for i in range(count)]
 
 
 class _Transport(torch.autograd.Function):

@@ -12,7 +12,7 @@ mode is a walk back through these. No autograd runs inside, so MESH works under 
 ``inference_mode``, ``torch.func`` and ``torch.compile``.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -232,7 +232,7 @@ def step_length(task: Problem, settings: SolverSettings) -> float | Tensor:
     # One is a tensor; the other is no tensor either, because copying it would wait for a GPU.
     slots = m if task.slots is None else task.slots.sum(-1)
     inputs = n if task.inputs is None else task.inputs.sum(-1)
-    entries = torch.as_tensor(slots * inputs)
+    entries: Any = slots * inputs
     return settings.length * entries.to(task.cost.dtype).sqrt()[..., None, None]
 
 

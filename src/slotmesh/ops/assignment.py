@@ -71,7 +71,7 @@ def _with_scipy(
             costs[i][rows][:, columns], maximize=maximize
         )
         partner[i, numbers[0][rows][solved[0]]] = numbers[1][columns][solved[1]]
-    return torch.as_tensor(partner, dtype=torch.int64)
+    return torch.as_tensor(partner, dtype=torch.int64, device="cpu")
 
 
 @assign_batch.register_fake

@@ -50,9 +50,14 @@ def can_read_values(*tensors: Tensor | None) -> bool:
     # Subclasses (fake, distributed, ...) and tensors inside vmap have no plain values to read.
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta for t in given):
         return False
-    if transform() is not None:
+    if in_transform():
         return False
     return _mode == "always" or all(t.device.type == "cpu" for t in given)
+
+
+def in_transform() -> bool:
+    """Whether this is inside a transform of torch.func."""
+    return transform() is not None
 
 
 def check_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> None:
@@ -170,7 +175,7 @@ def plain(value: Any) -> Any:
 
 
 def check_matrix(op: str, name: str, value: object, axes: str = "(..., slots m, inputs n)") -> None:
-    """Check for a non-empty floating-point tensor of two or more dimensions."""
+    """Check for a dense, non-empty floating-point tensor of two or more dimensions."""
     if not isinstance(value, Tensor):
         raise ValueError(
             f"{op}: {name} is a {type(value).__name__}, expected a tensor {axes}. "
@@ -180,6 +185,11 @@ def check_matrix(op: str, name: str, value: object, axes: str = "(..., slots m, 
         raise ValueError(
             f"{op}: {name} has dtype {value.dtype}, expected a floating-point tensor. "
             f"Call {name}.float() first."
+        )
+    if value.layout != torch.strided:
+        raise ValueError(
+            f"{op}: {name} has layout {value.layout}, expected a dense tensor. Call "
+            f"{name}.to_dense() first."
         )
     if value.ndim < 2:
         raise ValueError(

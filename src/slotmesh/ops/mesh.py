@@ -32,7 +32,8 @@ from slotmesh.ops.transport import Transport
 MeshGrad = Literal["straight_through", "implicit", "unroll", "truncated"]
 PotentialsMode = Literal["detach", "reuse", "fresh"]
 
-# With which exact ties break at every size from 2 x 2 to 256 x 256 and 6 x 4,096.
+# With which exact ties break at every size from 2 x 2 to 256 x 256 and 6 x 4,096, if the
+# temperature is 1.
 DEFAULT_STEP = 1.0
 # Sinkhorn iterations, and those of the last plan of nearly square problems, where steps of this
 # size leave sums further from the masses than where each slot has many inputs.
@@ -74,7 +75,8 @@ def mesh(
             matrix. The same value changes each entry of a larger matrix less, so that ties of large
             matrices need a larger one. Pass either this or ``step``.
         step: Root-mean-square change of one (real) entry in one step, which does not depend on the
-            size of the matrix. Default: 1, with which exact ties break at every size.
+            size of the matrix. Default: 1, with which exact ties break at every size, at a
+            temperature of about 1; with another, multiply ``step`` and ``noise`` by it.
         n_steps: Number of descent steps on the cost.
         n_iters: Sinkhorn iterations in each step, and for the plan at the end. Default: 5; and with
             ``step``, for the plan at the end 100 if the matrix is nearly square without its padding

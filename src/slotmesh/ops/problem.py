@@ -117,11 +117,13 @@ def clean_cost(given: Given) -> tuple[Tensor, Tensor | None, Tensor | None]:
     real = real_entries(slots, inputs)
     if real is not None:
         clean = torch.where(real, clean, 0.0)
+    pairs = "" if op == "emd" else ", pairs that are not allowed into pair_mask"
     checks.check_finite(
         op,
         "cost",
         clean,
-        "Look for a NaN or an overflow upstream; padding goes into slot_mask and input_mask.",
+        "Look for a NaN or an overflow upstream; padding goes into slot_mask and input_mask"
+        f"{pairs}.",
     )
     return clean, slots, inputs
 
@@ -287,13 +289,25 @@ def _marginal(
     full = given.to(like.dtype).expand(shape)
     if mask is not None:
         full = torch.where(mask, full, 0.0)
-    checks.check_finite(op, name, full, "A marginal is the mass of each element.")
+    _check_total(op, name, full)
     if checks.can_read_values(full) and bool((full < 0).any()):
         raise ValueError(
             f"{op}: {name} has a negative entry ({full.min().item():.4g}), expected masses of at "
             f"least 0. Use softmax or softplus to make {name}."
         )
     return full
+
+
+def _check_total(op: str, name: str, full: Tensor) -> None:
+    """Check that masses (*batch, size) and their totals are finite, where values may be read."""
+    # Totals of masses that are not finite are not finite either.
+    if not checks.can_read_values(full) or bool(full.detach().sum(-1).isfinite().all()):
+        return
+    checks.check_finite(op, name, full, "A marginal is the mass of each element.")
+    raise ValueError(
+        f"{op}: {name} sums to {full.detach().sum(-1).max().item()}, expected a total that "
+        f"{full.dtype} can hold. Rescale the masses, or pass cost.double()."
+    )
 
 
 def _check_mask(op: str, name: str, mask: Tensor | None) -> None:

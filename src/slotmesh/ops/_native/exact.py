@@ -54,7 +54,7 @@ def assign(
     slots = slots if slots is None else slots.contiguous()
     inputs = inputs if inputs is None else inputs.contiguous()
     size, m, _ = cost.shape
-    partner = torch.empty(size, m, dtype=torch.int64)
+    partner = cost.new_empty((size, m), dtype=torch.int64)
     return partner, _call("assign", cost, None, None, slots, inputs, maximize, partner)
 
 
@@ -64,7 +64,7 @@ def transport(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
     The masses are float64. The potentials of elements without mass are 0. The last result says
     which are optimal, or is None for all.
     """
-    plan, u, v = (torch.empty(x.shape, dtype=torch.float64) for x in (cost, a, b))
+    plan, u, v = (cost.new_empty(x.shape, dtype=torch.float64) for x in (cost, a, b))
     cost, a, b = (x.contiguous() for x in (cost, a, b))
     fine = _call("transport", cost, a, b, None, None, False, None, plan, u, v)
     return plan, u, v, fine
@@ -80,7 +80,7 @@ def quick_transport(
     """
     size, m, n = cost.shape
     shapes = ((size, m, n), (size, m), (size, n), (size,))
-    plan, u, v, error = (torch.empty(shape, dtype=torch.float64) for shape in shapes)
+    plan, u, v, error = (cost.new_empty(shape, dtype=torch.float64) for shape in shapes)
     cost = cost.contiguous()
     a, b = (x if x is None else x.contiguous() for x in (a, b))
     fine = _call("transport", cost, a, b, None, None, False, None, plan, u, v, error)

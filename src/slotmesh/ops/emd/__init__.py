@@ -125,8 +125,8 @@ def _quickly(given: Given, batch: tuple[int, ...], backend: str) -> Transport | 
         v=v,
         cost=cost,
         marginal_error=error,
-        n_iters=torch.zeros(batch, dtype=torch.int64),
-        converged=torch.ones(batch, dtype=torch.bool),
+        n_iters=plan.new_zeros(batch, dtype=torch.int64),
+        converged=plan.new_ones(batch, dtype=torch.bool),
         temperature=torch.zeros_like(error),
     )
 

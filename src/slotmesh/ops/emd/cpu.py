@@ -25,7 +25,7 @@ def solve_on_cpu(cost: Tensor, a: Tensor, b: Tensor, backend: str) -> Solved:
     # Decided here, as a compiler cannot look for the library.
     if in_c and use_exact("emd", backend, "pot"):
         *found, fine = exact.transport(*given)
-        optimal = torch.ones(len(cost), dtype=torch.bool)
+        optimal = found[0].new_ones(len(cost), dtype=torch.bool)
         if fine is not None:
             rest = (~fine).nonzero().squeeze(-1)
             again = solve_batch(*(x[rest].double() for x in given))

@@ -41,7 +41,7 @@ def solve_batch(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Ten
             with ThreadPoolExecutor(min(len(problems), _cores())) as pool:
                 optimal = list(pool.map(_solve, *zip(*problems, strict=True)))
     plan, u, v = results
-    return plan, u, v, torch.tensor(optimal, dtype=torch.bool)
+    return plan, u, v, torch.tensor(optimal, dtype=torch.bool, device="cpu")
 
 
 def _solve(cost: Array, a: Array, b: Array, plan: Array, u: Array, v: Array) -> bool:
