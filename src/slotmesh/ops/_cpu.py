@@ -29,9 +29,9 @@ from slotmesh.ops.problem import (
 # The implicit gradient in C holds a matrix of this many slots squared; the matrix products of torch
 # take less time for more.
 MOST_SLOTS = 512
-# Scalings are relative to the potentials that a Sinkhorn starts from. Those of large matrices leave
-# their range after many iterations, so these are cut into pieces, each from where the last ended.
-PIECE, LARGE = 20, 96 * 96  # iterations, entries
+# Scalings are relative to the potentials that a Sinkhorn starts from. If they leave their range, C
+# tries again with this many iterations at a time, each from the potentials that the last led to.
+PIECE = 20
 
 
 # ---- whether C runs ----
@@ -218,28 +218,14 @@ def cpu_transport(
         isinstance(x, Tensor) and x.requires_grad for x in leaves
     )
     apply = _apply()
+    plan, last_u, last_v, changed = apply(*batch, u, settings, graph)
     *shape, m, n = cost.shape
-    *before, rest = _pieces(settings, m * n)
-    for size in before:
-        # With an implicit gradient, potentials are constants.
-        kept = graph and not settings.implicit
-        _, u, _, _ = apply(*batch, u, settings._replace(n_iters=size), kept)
-    plan, last_u, last_v, changed = apply(*batch, u, settings._replace(n_iters=rest), graph)
     count = torch.full(shape, settings.n_iters, dtype=torch.int64, device=cost.device)
     cost = batch.cost if changed is None else changed
     if len(shape) != 1:
         plan, cost = (x.view(*shape, m, n) for x in (plan, cost))
         last_u, last_v = last_u.view(*shape, m), last_v.view(*shape, n)
     return plan, Potentials(last_u, last_v, count), cost
-
-
-def _pieces(settings: SolverSettings, entries: int) -> list[int]:
-    """Iterations of each piece of one Sinkhorn."""
-    total = settings.n_iters
-    if settings.n_steps or entries < LARGE:
-        return [total]
-    count = -(-total // PIECE)
-    return [total // count + (i < total % count) for i in range(count)]
 
 
 class _Transport(torch.autograd.Function):
@@ -349,13 +335,25 @@ def _solve_again(
     """Replace the outputs of some elements by those of the log domain."""
     plan, last_u, last_v = outputs
     some = batch.at(rows)
-    task, cost = some.task(), some.cost
     if changed is not None:
-        cost, u = descend(task, cost, settings, some.length, EntropyObjective())
+        cost, u = descend(some.task(), some.cost, settings, some.length, EntropyObjective())
         changed[rows] = cost
         start[rows] = first_potentials(some.a, some.slots, None) if u is None else u
-    plan[rows], again = solve(task, cost, start[rows], settings.n_iters)
-    last_u[rows], last_v[rows] = again.u, again.v
+        some = some._replace(cost=cost)
+    plan[rows], last_u[rows], last_v[rows] = _solve_hard(some, start[rows], settings.n_iters)
+
+
+def _solve_hard(batch: Batch, u: Tensor | None, n_iters: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Plan, u and v of elements whose scalings leave their range."""
+    if n_iters <= PIECE:
+        plan, potentials = solve(batch.task(), batch.cost, u, n_iters)
+        return plan, potentials.u, potentials.v
+    graph = torch.is_grad_enabled()
+    batch = batch._replace(cost=batch.cost.contiguous())
+    for done in range(0, n_iters, PIECE):
+        piece = SolverSettings(n_iters=min(PIECE, n_iters - done))
+        plan, u, v, _ = _Transport.apply(*batch, u, piece, graph)  # pyright: ignore
+    return plan, u, v  # pyright: ignore
 
 
 def _hard(easy: Tensor) -> Tensor:
@@ -396,15 +394,18 @@ def _as_converged(
 def _in_log_domain(
     batch: Batch, u: Tensor | None, n_iters: int, grads: tuple[Any, ...], wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients by autograd through the log domain, with a graph of their own if wanted."""
+    """The gradients by autograd, in the log domain if they need a graph of their own."""
     create_graph = torch.is_grad_enabled()
     given: tuple[Any, ...] = (batch.cost, batch.a, batch.b, batch.tau, u)
     with torch.enable_grad():
         leaves = [_renamed(x) if y else x for x, y in zip(given, wanted, strict=True)]
         cost, a, b, tau, u = leaves
         again = batch._replace(cost=cost, a=a, b=b, tau=tau)
-        plan, potentials = solve(again.task(), cost, u, n_iters)
-        outputs = (plan, potentials.u, potentials.v)
+        if create_graph or _in_transform(*grads):
+            plan, potentials = solve(again.task(), cost, u, n_iters)
+            outputs = (plan, potentials.u, potentials.v)
+        else:
+            outputs = _solve_hard(again, u, n_iters)
         pairs = [(x, y) for x, y in zip(outputs, grads, strict=True) if y is not None]
         found: tuple[Tensor, ...] = torch.autograd.grad(
             [x for x, _ in pairs],
