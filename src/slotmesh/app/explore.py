@@ -20,12 +20,12 @@ class Explore:
     """Play with ties, look into slots and name objects, on a page in the browser."""
 
     model: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[MODEL]")] = None
-    """A run, a checkpoint, an export or the name of weights, to look at beside those that come with
-    slotmesh."""
+    """A run, a checkpoint, an export or the name of weights, to explore besides those that come
+    with slotmesh."""
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 lets other machines in."""
+    """Address to listen on; 0.0.0.0 gives other machines access."""
     port: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """By default 7860, or the next one that is free."""
+    """Port to listen on; by default 7860, or the next free one."""
     open: bool = False
     """Open the page in a browser."""
     device: str = "cpu"

@@ -32,7 +32,7 @@ class Bench:
     world: tyro.conf.Positional[WorldName]
     """Which world."""
     batch_size: int = 256
-    """Samples made at a time."""
+    """Samples per batch."""
     seconds: float = 5.0
     """How long to measure."""
     size: int | None = None

@@ -33,14 +33,14 @@ class PredictorModel(ImageModel):
     channels: int = 64
     """Of the encoder."""
     init: InitName = "fixed-gaussian"
-    """Where slots start."""
+    """How slots are initialised."""
     implicit: bool = True
     """Differentiate slots implicitly (the dagger of Table 2), or through all iterations."""
 
 
 @dataclass(frozen=True)
 class ClevrPropertiesSettings(Settings):
-    """Predict the properties of all objects of a CLEVR image (Table 2)."""
+    """Predict the properties of all objects in a CLEVR image (Table 2)."""
 
     data: ImageData = field(default_factory=ImageData)
     model: PredictorModel = field(default_factory=PredictorModel)

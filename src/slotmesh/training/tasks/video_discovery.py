@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VideoDiscoverySettings(DiscoverySettings):
-    """Find and follow the objects of two frames of a video (Table 5)."""
+    """Find and follow the objects in two frames of a video (Table 5)."""
 
     transition: TransitionSettings = field(default_factory=TransitionSettings)
 
