@@ -235,7 +235,7 @@ def test_data_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_weights_that_come_with_slotmesh(tmp_path: Path) -> None:
     settings = Evaluate(Path("multi-dsprites-sa-mesh"), n=2, out=tmp_path, device="cpu")
     assert run_evaluate(settings, Console(quiet=True))["n"] == 2
-    with pytest.raises(ValueError, match="nothing is no run, export or checkpoint here"):
+    with pytest.raises(ValueError, match="nothing is not a run, an export or a checkpoint"):
         run_evaluate(Evaluate(Path("nothing")))
 
 

@@ -203,5 +203,5 @@ def register_variant(variant: Variant) -> None:
         >>> del VARIANTS["SA-20"]
     """
     if variant.name in VARIANTS:
-        raise ValueError(f"There is a variant {variant.name!r} already: choose another name.")
+        raise ValueError(f"A variant named {variant.name!r} already exists. Choose another name.")
     VARIANTS[variant.name] = variant

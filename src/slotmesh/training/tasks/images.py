@@ -68,8 +68,8 @@ class FolderData(Data):
             if name == "root" and _is_file(path):
                 continue
             if path is not None and not path.is_dir():
-                what = "a file" if path.exists() else "no folder that exists"
-                raise ValueError(f"--data.{name} is {path}, which is {what}; expected a folder.")
+                what = "is a file" if path.exists() else "does not exist"
+                raise ValueError(f"--data.{name} is {path}, which {what}; expected a folder.")
 
 
 @dataclass(frozen=True)

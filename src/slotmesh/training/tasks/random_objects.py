@@ -82,8 +82,8 @@ class CopierModel:
             at_least("model.slot_dim", self.slot_dim, 1)
             if not self.head:
                 raise ValueError(
-                    f"--model.slot-dim is {self.slot_dim}, expected none without --model.head, as "
-                    "slots are the prediction then."
+                    f"--model.slot-dim is {self.slot_dim}, which needs --model.head: without it, "
+                    "slots are the prediction. Pass --model.head, or leave the size out."
                 )
 
 
