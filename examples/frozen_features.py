@@ -2,7 +2,7 @@
 Slots on frozen features
 ========================
 
-Only the direction of the stripes tells which pixels of these images belong together. A frozen module
+Only the direction of the stripes tells which pixels of an image belong together. A frozen module
 measures it, and slots learn, without labels, to reconstruct its features instead of pixels. **You
 should see** each disc in its own slot. For photographs, use a pretrained vision transformer as the
 frozen module, such as ``FrozenFeatures("facebook/dinov2-small")``.

@@ -47,7 +47,7 @@ def run_explore(settings: Explore, console: Console | None = None) -> None:
     if settings.port is not None and not 1 <= settings.port <= 65535:
         raise ValueError(f"--port is {settings.port}, expected 1 to 65535.")
     _check_address(settings)
-    # Read when Gradio is imported: it reports to nobody.
+    # Turns off Gradio's telemetry; read when Gradio is imported.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     # Gradio asks the page itself whether it is there, which is not for a proxy.

@@ -163,7 +163,7 @@ def _from_transformers(folder: Path, config: dict[str, Any]) -> Backbone:
             f"{getattr(model, 'main_input_name', 'no images')}; expected one that takes images, "
             "such as facebook/dinov2-small."
         )
-    # Pools the tokens into one, which nobody needs; its weights are often missing, hence random.
+    # The pooler is not used here, and its weights are often missing, hence random.
     lacking = sorted(key for key in found["missing_keys"] if "pooler." not in key)
     lacking += sorted(str(key) for key in found["mismatched_keys"])
     if lacking:

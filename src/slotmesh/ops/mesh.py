@@ -165,6 +165,7 @@ def mesh(
     if dustbin is not None or pair_mask is not None:
         frame = framed(given, dustbin, pair_mask)
         given = frame.given
+    # An option in use that only the torch backend supports, in words.
     beyond = f"grad is '{grad}'" if settings.unroll else None
     beyond = beyond if objective is None else "objective is given"
     drawn, sigma = _draw(given, noise, generator)
@@ -172,7 +173,7 @@ def mesh(
     if use_kernel(given, backend, settings, beyond, noise):
         t = fused_transport(given, settings, noise=drawn)
     else:
-        t = _elsewhere(given, backend, settings, beyond, drawn, objective)
+        t = _in_c_or_torch(given, backend, settings, beyond, drawn, objective)
     if n_iters is None and lr is None:
         t = _converge(given, t, settings, backend)
     return t if frame is None else frame.finish(t)
@@ -193,7 +194,7 @@ def _nearly_square(given: Given) -> bool | Tensor:
     return (many > 1) & (many <= torch.where(few >= 32, 16, 4) * few)
 
 
-def _elsewhere(
+def _in_c_or_torch(
     given: Given,
     backend: Backend,
     settings: SolverSettings,

@@ -154,6 +154,7 @@ def solved(
 ) -> Transport:
     """Balanced transport with the requested backend, or the fastest one."""
     cost = given.cost
+    # An option in use that only the torch backend supports, in words.
     beyond = None if settings.tol is None else "tol is given"
     warm = init if isinstance(init, tuple | list) else ()  # pyright: ignore
     if use_kernel(given, backend, settings, beyond, *warm):

@@ -126,7 +126,7 @@ def fit(
 
 
 class _Screen(Console):
-    """Shows everything but lines about a temporary folder, which nobody can look into later."""
+    """Shows everything except lines about a temporary folder, which is deleted afterwards."""
 
     def __init__(self, *, hidden: str, quiet: bool) -> None:
         super().__init__(quiet=quiet)

@@ -75,7 +75,7 @@ class Run:
 
     @property
     def stopped_at(self) -> int | None:
-        """The last step of a run that is not finished; None of others, and where nobody knows."""
+        """The last step of a run that is not finished; None if it is finished or unknown."""
         last = self.folder / "checkpoints" / "last.ckpt"
         try:
             step = steps_done(last) if last.is_file() else None
