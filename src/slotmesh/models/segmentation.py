@@ -62,7 +62,7 @@ class Segmentation:
     def picture(self) -> Image.Image:
         """The image, the overlay, and the image multiplied by each mask; one row per frame.
 
-        Every mask is scaled to a maximum of 1, so that its brightest pixel is fully visible.
+        Masks are scaled so that their brightest pixel is fully visible, unless it is below 1 / m.
         """
         rows: list[Image.Image] = []
         masks = self.masks if self.masks.ndim == 4 else self.masks[None]
@@ -173,7 +173,7 @@ def _merged(found: Segmentation, masks: Tensor, group: Tensor) -> Segmentation:
 
 
 def visible(masks: Tensor) -> Tensor:
-    """Masks ``(m, H, W)`` scaled to be seen: a slot needs its share, 1 / m, to show in full."""
+    """Scale masks ``(m, H, W)`` to a maximum of 1, but do not brighten one below 1 / m fully."""
     values = masks.detach().float()
     return values / values.amax((-2, -1), keepdim=True).clamp(min=1 / len(values))
 
