@@ -115,10 +115,10 @@ class RandomObjectsTask(Experiment):
     name = "random-objects"
     title = "Random objects"
     about = (
-        "Random vectors have to be copied out of many zeros, one into each slot (section 5.1, "
+        "Copy random vectors, hidden among zeros, into slots, one vector per slot (section 5.1, "
         "Table 1)."
     )
-    how_to_read = "Vectors down, dimensions across; blue is above 0, red below."
+    how_to_read = "Rows are vectors, columns are dimensions; blue is above 0, red below."
     published = (
         *(
             Row(
