@@ -119,7 +119,7 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         said = f"The run is not finished: it stopped at step {step:,} of {run.settings.steps:,}."
         console.print(said, soft_wrap=True, highlight=False)
     if found["easy"]:
-        easy = "The world is the easy one: a few large objects in clear colours."
+        easy = "Scenes are from the easy version of the world, with a few large objects."
         console.print(easy, soft_wrap=True, highlight=False)
     where = run.home if settings.out is None else settings.out
     if where is None:
