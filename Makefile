@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group dev --editable .
 	@touch $@
 
-demo: $(READY) ## See MESH break a tie, learn live, and find objects
+demo: $(READY) ## Watch MESH break a tie, train two small models, and find objects
 	$(BIN)/slotmesh demo
 
 test: $(READY) ## Run the tests

@@ -1,4 +1,4 @@
-"""Draw the map of the code, docs/images/map.svg: rooms, and the path of a batch through them."""
+"""Draw the map of the code, docs/images/map.svg: packages, and the path of a batch through them."""
 
 from html import escape
 from pathlib import Path
@@ -23,12 +23,12 @@ ROOMS = (
     (("nn", "nn", "modules: slot attention, transports, encoders, decoders"),),
     (("ops", "ops", "tensors in, tensors out: sinkhorn, mesh, emd, assign"),),
 )
-"""Colour, path below src/slotmesh and contents: a room imports nothing from a row above it."""
+"""Colour, path below src/slotmesh and contents: a package imports nothing from a row above it."""
 BESIDE = (
     ("paper", "this one paper: tables, studies, figures, RESULTS.md"),
     ("benchmarks", "timings, behind a correctness check"),
     ("examples", "short scripts, such as a task of your own"),
-    ("tests", "one folder per room"),
+    ("tests", "one folder per package"),
     ("docs", "these pages"),
 )
 """Folders beside the library, which use it like any user."""
@@ -76,7 +76,7 @@ def render() -> str:
     height = _TOP + _ROW * len(STEPS) + 8
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
-        "<title>Rooms of the code, and the path of a batch through them</title>",
+        "<title>Packages of the code, and the path of a batch through them</title>",
         _style(),
         f'<rect class="page" width="{_WIDTH}" height="{height}" rx="10"/>',
         f'<text class="head" x="24" y="40">Rooms of {LIBRARY}</text>',

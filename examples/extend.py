@@ -1,10 +1,10 @@
 """
-A transport, a world and a task of your own
-===========================================
+Your own transport, world and task
+==================================
 
-One class and one line each add them to the command line, with presets, checkpoints and reports:
-``python examples/extend.py train squares --variant SA-top2``. **You should see** images of the new
-world, and which part of them each slot holds after a short training.
+Write one class each and register it, and the command line can use it, with presets, checkpoints and
+reports: ``python examples/extend.py train squares --variant SA-top2``. **You should see** images of
+the new world, and the part of them that each slot represents after a short training.
 """
 
 import sys
@@ -45,7 +45,7 @@ class TopK(Softmax):
 @dataclass(frozen=True)
 class TopKSettings(TransportSettings):
     k: int = 2
-    """Slots that may share an input."""
+    """Number of slots that may share an input."""
 
     def build(self) -> SlotTransport:
         return TopK(self.k)
@@ -86,8 +86,8 @@ register_world("squares", Squares, description="two coloured squares")
 register_task(SquaresDiscovery)
 
 # %%
-# With words it is the command line; without, it trains for a while and shows new images, what was
-# found in them, and what each slot holds.
+# With arguments, the script is the command line. Without, it trains for a while and shows new
+# images, their segments, and each image multiplied by the mask of each slot.
 
 if __name__ == "__main__" and sys.argv[1:]:
     main()

@@ -2,10 +2,10 @@
 Slots on frozen features
 ========================
 
-Discs of black and white stripes: only the direction of stripes says which pixels belong together. A
-frozen module measures it, and slots learn without labels to reconstruct such features instead of
-pixels. **You should see** each disc in a slot of its own. For photographs the frozen module is a
-pretrained vision transformer, such as ``FrozenFeatures("facebook/dinov2-small")``.
+Only the direction of the stripes tells which pixels of an image belong together. A frozen module
+measures it, and slots learn, without labels, to reconstruct its features instead of pixels. **You
+should see** each disc in its own slot. For photographs, use a pretrained vision transformer as the
+frozen module, such as ``FrozenFeatures("facebook/dinov2-small")``.
 """
 
 import math
@@ -76,7 +76,7 @@ for _ in range(STEPS):
     schedule.step()
 
 # %%
-# New pictures, their segments in colour, and each through the mask of each slot:
+# New images, their segments in colour, and each image multiplied by the mask of each slot:
 
 model.eval()
 images, truth = draw(64)
@@ -87,8 +87,8 @@ for ax, image in zip(axes, images, strict=False):
 plt.show()
 
 # %%
-# How well pixels of different discs are kept apart (FG-ARI), and how much of a disc and its slot is
-# in both (FG-mIoU). Four quarters, which ignore the picture, also keep apart what lies apart.
+# FG-ARI measures whether pixels of the same disc are grouped together, FG-mIoU how well masks match
+# the discs. Quarters of the image are a blind baseline, which ignores what the image shows.
 
 quarters = ((x >= SIDE // 2) + 2 * (y >= SIDE // 2)).expand_as(truth)
 with torch.no_grad():

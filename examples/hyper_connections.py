@@ -2,11 +2,11 @@
 Hyper-connections
 =================
 
-Hyper-connections widen the residual stream of a deep network to several streams, which every
-layer mixes by a matrix of its own. Nothing keeps a product of many such matrices from growing or
-shrinking. ``sinkhorn`` makes each of them doubly stochastic, and products of doubly stochastic
-matrices are doubly stochastic again. **You should see** signals and gradients that drift apart by
-orders of magnitude over 64 layers with free matrices, but nearly keep their size with doubly
+Hyper-connections widen the residual stream of a deep network to several streams, which every layer
+mixes with its own matrix. A product of many such matrices can grow or shrink without bounds.
+``sinkhorn`` makes each matrix doubly stochastic, and products of doubly stochastic matrices are
+doubly stochastic again. **You should see** that over 64 layers, signals and gradients drift apart
+by orders of magnitude with unconstrained matrices, but nearly keep their size with doubly
 stochastic ones.
 """
 
@@ -49,7 +49,8 @@ torch.manual_seed(0)
 sizes = {c.__name__: [run(c) for _ in range(NETWORKS)] for c in (free, doubly_stochastic)}
 
 # %%
-# One line per network, relative to where the signal starts: left forward, right backward.
+# One line per network, relative to the start of the signal: forward on the left, backward on the
+# right.
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained", sharey=True)
 for i, (name, networks) in enumerate(sizes.items()):
@@ -63,7 +64,7 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %%
-# The largest factor between the ends of a network:
+# The largest ratio between the two ends of a network:
 
 for name, networks in sizes.items():
     print(f"{name:>17}: {max(s[-1].item() for s, _ in networks):8.1f} forward", end=", ")

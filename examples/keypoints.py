@@ -2,10 +2,10 @@
 Keypoint matching with dustbins
 ===============================
 
-Two views of the same points, turned and moved; a third of the points of each view is missing in the
-other. ``sinkhorn`` with a dustbin matches descriptors and leaves over what has no partner. **You
-should see** green lines between the same points, nearly without an error, and points without a
-partner left alone in gray. Without dustbins every point must take one, and the wrong ones are red.
+Two views show the same points, rotated and shifted; a third of the points in each view is missing
+from the other. ``sinkhorn`` with a dustbin matches descriptors and leaves points without a partner
+unmatched. **You should see** green lines between corresponding points, with almost no errors, and
+unmatched points in gray. Without dustbins, every point must be matched; wrong matches are red.
 """
 
 import matplotlib.pyplot as plt
@@ -28,7 +28,7 @@ cost = pairwise_cost(one + 0.5 * torch.randn_like(one), two + 0.5 * torch.randn_
 
 
 def partners(plan: Tensor) -> Tensor:
-    """The partner of each point on the left, or -1 if the dustbin gets more of it."""
+    """The partner of each point on the left, or -1 if most of its mass is in the dustbin."""
     best = plan.argmax(1)
     return torch.where(best < len(right), best, -1)
 

@@ -2,12 +2,12 @@
 Merging two networks
 ====================
 
-Two networks trained apart know the same things, but their hidden units are in another order, so
-the average of their weights knows little. Units that respond alike to the same inputs belong
-together: ``assign`` or ``mesh`` pairs them by their correlation. **You should see** the accuracy
-drop half-way along the straight line between the two networks, and stay high once the second is
-brought into the order of the first. (``mesh`` is differentiable, for when the order itself is to
-be learned.)
+Two networks that are trained separately learn the same function, but their hidden units are in a
+different order, so averaging their weights does not work. Units that respond alike to the same
+inputs correspond to each other: ``assign`` or ``mesh`` pairs them by their correlation. **You
+should see** the accuracy drop halfway along the straight line between the two networks, and stay
+high once the units of the second network are permuted to match the first. (``mesh`` is
+differentiable, so it can be used to learn the permutation.)
 """
 
 import matplotlib.pyplot as plt

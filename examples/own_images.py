@@ -2,10 +2,10 @@
 Your own images
 ===============
 
-Draw a few coloured shapes, save them into a folder, and find them again without labels, by weights
-that come with slotmesh. **You should see** each shape in a slot of its own. For images of another
-kind, train on them: ``model = slotmesh.fit("photos", n_slots=7)`` takes the name of a folder, a
-list, a tensor or a dataset.
+Draw a few coloured shapes, save them in a folder, and segment them without labels, with weights
+that come with slotmesh. **You should see** each shape in its own slot. For other kinds of images,
+train a model on them: ``model = slotmesh.fit("photos", n_slots=7)`` accepts a folder, a list, a
+tensor or a dataset.
 """
 
 import math
@@ -47,7 +47,7 @@ with TemporaryDirectory() as folder:
     found = [model.segment(path) for path in paths]
 
 # %%
-# The image, its segments in colour, and the image through the mask of each slot:
+# The image, its segments in colour, and the image multiplied by the mask of each slot:
 
 figure, axes = plt.subplots(4, 1, figsize=(8, 4.2), layout="constrained")
 for ax, one in zip(axes, found, strict=False):
@@ -56,8 +56,7 @@ for ax, one in zip(axes, found, strict=False):
 plt.show()
 
 # %%
-# FG-ARI: whether pixels of the shapes are together or apart as they should be. 0 is chance, 1 is
-# perfect.
+# FG-ARI measures whether pixels of the same shape are grouped together: 0 is chance, 1 is perfect.
 
 scores = [
     fg_ari(one.labels.numpy(), np.asarray(mask), n_slots=6, n_objects=3)

@@ -2,10 +2,10 @@
 A balanced mixture-of-experts router
 ====================================
 
-Eight kinds of tokens, eight experts. A router that sends every token where its score is highest
-feeds a few experts and starves the others, which then never learn. ``mesh`` chooses one expert
-per token and gives every expert its share. **You should see** experts without work on the left,
-an even load in the middle, and an error that is several times lower.
+There are eight kinds of tokens and eight experts. A router that sends every token to the expert
+with the highest score overloads a few experts and starves the others, which then never learn.
+``mesh`` chooses one expert per token and gives every expert its share. **You should see** idle
+experts on the left, an even load in the middle, and an error that is several times lower.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ def by_mesh(scores: Tensor) -> Tensor:
 
 
 def learn(route) -> tuple[list[float], Tensor]:
-    """Train router and experts; the errors, and how many tokens each expert gets at the end."""
+    """Train router and experts; return the errors and each expert's number of tokens at the end."""
     torch.manual_seed(0)
     centres, maps = 2 * torch.randn(EXPERTS, SIZE), torch.randn(EXPERTS, SIZE, SIZE) / SIZE**0.5
     router = nn.Linear(SIZE, EXPERTS, bias=False)

@@ -2,11 +2,11 @@
 Set prediction
 ==============
 
-A network that predicts a *set* of boxes has no order to compare in. As in DETR, each true box is
-first matched with a prediction of its own by ``assign``; the loss then compares the pairs and
-teaches the predictions left over to say "nothing". **You should see** one box around each square,
-on images that were not trained on. On a GPU nothing is copied to the CPU: the last loop would
-raise an error.
+A network predicts a *set* of boxes, in no particular order. As in DETR, ``assign`` first matches
+each true box with one prediction; the loss then compares the pairs and trains the remaining
+predictions to say "no object". **You should see** one box around each square, on images that were
+not used for training. On a GPU, the matching does not synchronise with the CPU: the training loop
+would raise an error.
 """
 
 import matplotlib.pyplot as plt
@@ -43,7 +43,7 @@ def set_loss(boxes: Tensor, logits: Tensor, target: Tensor, real: Tensor) -> Ten
 
 
 def predict(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Boxes ``(n, queries, 4)``, and how likely each holds something, as logits."""
+    """Boxes ``(n, queries, 4)``, and the logits of whether each contains an object."""
     out = model(images).unflatten(-1, (QUERIES, 5))
     return out[..., :4].sigmoid(), out[..., 4]
 
@@ -65,7 +65,7 @@ if device == "cuda":
     torch.cuda.set_sync_debug_mode("default")
 
 # %%
-# New images, and the boxes whose score is above a half:
+# New images, and the boxes with a score above 0.5:
 
 images, target, real = scenes(256)
 with torch.no_grad():

@@ -2,9 +2,9 @@
 Slots in ten lines
 ==================
 
-Slot attention turns a set of inputs into a few slots. Here all slots start equal. **You should
-see** seven equal rows with softmax: equal slots stay equal and share every input. With MESH each
-slot takes inputs of its own.
+Slot attention turns a set of inputs into a few slots. Here, all slots start out equal. **You should
+see** seven equal rows with softmax, because equal slots stay equal and share every input. With
+MESH, each slot takes different inputs.
 """
 
 import matplotlib.pyplot as plt
@@ -25,7 +25,7 @@ for transport in (Softmax(), Mesh()):
 
 # %%
 # The attention of both, before any training. Rows are slots; columns are inputs, sorted by the slot
-# that takes most of them.
+# that attends to them most.
 
 figure, axes = plt.subplots(2, 1, figsize=(7, 3.2), layout="constrained")
 for ax, (name, weights) in zip(axes, attention.items(), strict=True):
@@ -36,7 +36,7 @@ axes[-1].set_xlabel("input")
 plt.show()
 
 # %%
-# How far apart the closest two of the seven slots are:
+# The distance between the two closest of the seven slots:
 
 for name, vectors in slots.items():
     print(f"{name:>7}: {torch.pdist(vectors).min():.3f}")

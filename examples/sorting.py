@@ -2,11 +2,11 @@
 Learning to sort
 ================
 
-A network looks at each number by itself and says what it costs to put it in each place. A
-transport turns the costs into a permutation, and the loss compares the permuted list with the
-sorted one. Gumbel-Sinkhorn lowers a temperature during training to get there: too little leaves
-the plan soft, too much stops the gradient. **You should see** that ``mesh``, with nothing to
-anneal, puts out lists several times closer to the sorted ones at every length.
+A network looks at each number separately and predicts the cost of every position in the sorted
+list. A transport turns the costs into a permutation, and the loss compares the permuted list with
+the sorted one. Gumbel-Sinkhorn lowers a temperature during training: if it stays too high, the plan
+stays soft; if it gets too low, the gradient vanishes. **You should see** that ``mesh``, with
+nothing to anneal, gets several times closer to the sorted list at every length.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ LENGTHS = (5, 10, 20)
 
 
 def by_mesh(cost: Tensor, progress: float, noisy: bool) -> Tensor:
-    """A plan that is nearly a permutation from the first step on."""
+    """Return a plan that is nearly a permutation, from the first training step on."""
     return mesh(cost).plan
 
 
@@ -35,7 +35,7 @@ def annealed(end: float):
 
 
 def learn(transport, length: int) -> float:
-    """Train on random lists; the error on new ones, in units of the gap between neighbours."""
+    """Train on random lists; return the error on new ones, in gaps between neighbours."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
     net.append(nn.Linear(64, length))
@@ -58,7 +58,7 @@ transports["MESH"] = by_mesh
 errors = {name: [learn(t, length) for length in LENGTHS] for name, t in transports.items()}
 
 # %%
-# An error of 1 is the distance of two neighbours in the sorted list:
+# An error of 1 is the mean distance between neighbours in the sorted list:
 
 figure, ax = plt.subplots(figsize=(6, 3.2), layout="constrained")
 for name, error in errors.items():

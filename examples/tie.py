@@ -2,10 +2,10 @@
 A tie, broken step by step
 ==========================
 
-Slots 1 and 2 are equal: both are close to inputs A and B. Sinkhorn gives each of them half of
-both. MESH lowers the entropy of the plan by changing the costs a little at a time. **You should
-see** the clear case, slot 3 with input C, settle first; then the two equal slots part, one input
-each.
+Slots 1 and 2 are equal: both are close to inputs A and B. Sinkhorn gives each of them half of both
+inputs. MESH lowers the entropy of the plan by changing the costs a little at a time. **You should
+see** the clear case, slot 3 with input C, settle first; then the two equal slots separate, with one
+input each.
 """
 
 import matplotlib.pyplot as plt

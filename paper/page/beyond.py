@@ -12,17 +12,17 @@ from slotmesh.training.published import flags
 _DIM = 32
 _LEAD = f"""
 **This is not the paper's model.** Slot attention normalises its inputs. This removes the mean and
-the norm of every vector, and no read-out can restore them: at sigma 1 no model in the table above
+the norm of every vector, and no read-out can restore them: at sigma 1, no model in the table above
 can have an error below {norm_floor(_DIM):.4f} (`paper/table1/floor.py`). For small sigma the
-epsilon of the normalisation lets part of the norm through; the bound is {mean_floor(_DIM):.4f}.
+epsilon in the normalisation lets part of the norm through; the bound is {mean_floor(_DIM):.4f}.
 
-Here slots receive the raw vectors (keys and marginals still see normalised ones); each set is
+Here, slots receive the raw vectors (keys and marginals still use normalised ones); each set is
 divided by its root mean square, and the prediction is multiplied by it again; slots have 64
-dimensions, from which a linear layer makes the prediction; the hidden width is 256, the loss is in
-units of sigma, and lambda is 3. All rows have the same changes. Except for the slot size they were
-found for SA-MESH in preliminary runs, whose results were not kept. The slot size was chosen after
-short runs with seeds that are reported here, in which 32 dimensions were not enough: this choice is
-not blind, and the results of those runs were not kept either.
+dimensions, from which a linear layer computes the prediction; the hidden width is 256, the loss is
+in units of sigma, and lambda is 3. All rows have the same changes. Except for the slot size, they
+were found for SA-MESH in preliminary runs, whose results were not kept. The slot size was chosen
+after short runs with seeds that are reported here, in which 32 dimensions were not enough. This
+choice is therefore not blind, and the results of those runs were not kept either.
 """
 
 

@@ -17,11 +17,11 @@ _LEAD = """
 The paper does not give the learning rate, the hidden width, the number of iterations or the lambda
 of MESH. Width 64 and 3 iterations are the values with which preliminary runs, whose results were
 not kept, came closest to the paper's SA and SA-SH. The candidates below are the best of those runs
-and, for SA-MESH, the implicit gradient, which they did not have. They are compared on seeds and
-validation sets that the table does not use, and one is taken for all sigmas.
+and, for SA-MESH, the implicit gradient, which those runs did not have. They are compared on seeds
+and validation sets that the table does not use, and the same candidate is used for all sigmas.
 
-**The baselines SA and SA-SH were chosen to match the paper's numbers, not to be as good as
-possible**; SA-MESH was chosen for the lowest error.
+**The settings of the baselines SA and SA-SH were chosen to match the paper's numbers, not for the
+lowest error**; those of SA-MESH were chosen for the lowest error.
 
 """
 

@@ -13,10 +13,10 @@ from slotmesh.training.published import TABLES
 
 _HEAD = """# Results
 
-What was measured with slotmesh, beside what the paper reports (in italics). `python -m paper
-results` generates this page from the files in `results/`, and the tests check that it is up to
-date. A run that diverges (NaN or infinity in its loss, gradient or error) is recorded as failed and
-counts as worse than any other.
+Our measurements with slotmesh, next to the paper's numbers (in italics). `python -m paper results`
+generates this page from the files in `results/`, and the tests check that it is up to date. A run
+that diverges (NaN or infinity in its loss, gradient or error) is recorded as failed and ranks below
+all others.
 """
 
 

@@ -9,8 +9,8 @@ from paper.table1.record import SIGMAS, GroupRecord
 from paper.table1.rows import paper_error
 
 _LEAD = """
-In the paper SA-EMD is no better than predicting zeros at sigma 0.01. It uses the sum of the exact
-plan, which has no gradient, and a Sinkhorn plan, which has one. Here one part is changed at a time;
+In the paper, SA-EMD is no better than predicting zeros at sigma 0.01. It uses the sum of the exact
+plan, which has no gradient, and a Sinkhorn plan, which has one. Here, we change one part at a time;
 everything else is as in the row SA-EMD.
 """
 

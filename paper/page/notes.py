@@ -6,16 +6,16 @@ The paper gives no schedule for this table; the number of steps is that of iDSPN
 follows. Average precision pools the objects of all images. Images come from slotmesh's own CLEVR
 world.
 
-At distances of 0.25 and less our results are below the paper's. Much of the gain comes in the last
-tenth of training, after the learning rate has dropped to a tenth: in the first 2,730 of those steps
-AP 0.125 on validation images rises from 0.05 to 0.10 (SA), from 0.11 to 0.19 (SA-SH) and from 0.22
-to 0.32 (SA-MESH). Longer annealing is therefore the first thing to try: rows whose names end in
-*beyond* are not the paper's experiment, but ours with 200,000 images, 200,000 steps, a learning
-rate that falls to 0 along a cosine, and a moving average of the weights, the same for all variants
+At distances of 0.25 and less, our results are below the paper's. Much of the gain comes in the last
+tenth of training, after the learning rate has dropped to a tenth: in the first 2,730 of those
+steps, AP 0.125 on validation images rises from 0.05 to 0.10 (SA), from 0.11 to 0.19 (SA-SH) and
+from 0.22 to 0.32 (SA-MESH). Longer annealing is therefore the first thing to try. Rows whose names
+end in *beyond* do this: they are not the paper's experiment but ours, with 200,000 images, 200,000
+steps, a cosine learning rate, and a moving average of the weights, the same for all variants
 (`python -m paper table2 --variants SA-beyond SA-SH-beyond SA-EMD-beyond SA-MESH-beyond`).
 
 SA, SA-SH and SA-MESH with seed 0 were trained at the same time on one GPU, where each takes longer
-than alone.
+than on its own.
 """,
     "Table 3": """
 **This is a shorter experiment of the same kind, not the paper's.** The paper uses 60,000 scenes of
@@ -29,26 +29,26 @@ seeds, so a single seed says little.
 
 SA-MESH-reuse and SA-MESH-detach differ from SA-MESH only in the gradient: *reuse* goes through the
 Sinkhorn iterations of all MESH steps, like the authors' code, *detach* only through those of the
-last step. *detach* was slotmesh's first setting and was trained with this seed; the implicit
-gradient replaced it because the loss rose and jumped late in training. This setting was thus not
-chosen on another seed, and it was chosen by the training loss, not by a test.
+last step. *detach* was our first setting and was trained with this seed; the implicit gradient
+replaced it because the loss rose and jumped late in training. This choice was thus made on the same
+seed, and by the training loss, not by a test.
 """,
     "Table 5": """
 **This is a shorter experiment of the same kind, not the paper's**: 20,000 steps, a quarter of the
 paper's number, on slotmesh's own CLEVRER world. Masks are those of the world, not a detector's. The
 gradient of SA-MESH differs from the authors' code as in Table 3. On CLEVRER-S, SA still improves
 when training ends: from step 12,000 to step 20,000 its FG-ARI on validation samples rises from 24
-to 48. Objects move little there, so that even a fixed grid keeps most of them in one cell: compare
+to 48. Objects move little there, so even a fixed grid keeps most of them in one cell: compare
 temporal consistency (TC) with the last rows. On CLEVRER-L, SA and SA-SH are below the grid in TC.
 
 SA, SA-SH and SA-MESH with seed 0 were trained at the same time on one GPU, where each takes longer
-than alone.
+than on its own.
 """,
 }
 """Notes by the name of the table."""
 
 COMMON = """
 All rows of a seed see the same samples in the same order, in bfloat16 if they are trained on a GPU.
-Test samples are used for the test only: the weights that are tested are those with the lowest loss
-on validation samples. With several seeds the table shows mean and standard deviation.
+Test samples are used only for testing: the tested weights are those with the lowest loss on
+validation samples. With several seeds, the table shows mean and standard deviation.
 """

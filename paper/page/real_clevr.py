@@ -9,8 +9,9 @@ from paper.real_clevrer import FOLDER as VIDEOS
 from slotmesh.training.published import published_rows
 
 _LEAD = """
-The same weights on real images of CLEVR v1.0. They were trained on the procedural world alone, and
-no setting was chosen on these images. The paper's models were trained on 70,000 real images.
+The same weights, tested on real images of CLEVR v1.0. They were trained only on the procedural
+world, and no setting was chosen on these images. The paper's models were trained on 70,000 real
+images.
 """
 
 
@@ -43,10 +44,10 @@ def real_section(results: Path) -> list[str]:
 
 
 _VIDEOS = """
-The same weights on real videos of CLEVRER, which they have never seen: they were trained on the
-procedural world alone. The videos come without masks, so these are pictures, of the first videos
-that are there. A row is a frame, its segments, and what each slot shows of it; slots that show the
-same, as those of the background do, are merged.
+The same weights, applied to real videos of CLEVRER. They were trained only on the procedural world.
+The videos come without masks, so we show pictures instead of metrics, for the first videos
+available. Each row shows a frame, its segments, and the part that each slot represents; slots with
+the same picture, such as those that share the background, are merged.
 """
 
 

@@ -125,7 +125,7 @@ def _measured(table: TrainedTable, records: RunRecords) -> list[str]:
         for one in group
     ]
     head = ["", "seed", "parameters", "trained on", "time", "tested step", "test", "weights"]
-    note = "Times are for training with its validations, over all parts if it was stopped."
+    note = "Times include validation, and all parts of a run that was interrupted."
     early = [_early(row, one) for row, group in records.items() for one in group]
     return [*grid([*head, "command"], lines), note, *filter(None, early), ""]
 

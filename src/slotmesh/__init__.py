@@ -1,4 +1,4 @@
-"""Slot attention whose cross-attention is optimal transport, and the transport operations alone."""
+"""Slot attention with optimal transport, and the transport operations on their own."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

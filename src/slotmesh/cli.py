@@ -19,60 +19,62 @@ from typing import Annotated, Any, NamedTuple, NoReturn, Union
 from slotmesh import __version__
 
 Command = tuple[type, Callable[[Any], object]]
-"""Settings (a dataclass, whose docstrings are the help text), and what runs them."""
+"""Settings (a dataclass whose docstrings are the help text), and the function that runs them."""
 
 
 class Entry(NamedTuple):
-    """Where a command is found when it is asked for."""
+    """Where to import a command from, once it is needed."""
 
     module: str
     settings: str
-    """A dataclass in the module, or a dict of commands by their second word."""
+    """A dataclass in the module, or a dict of subcommands by name."""
     run: str
+    """The function that runs the settings; empty if there are subcommands."""
     about: str
+    """The help text."""
 
     def load(self) -> Any:
-        """Import the command, or the group of commands."""
+        """Import the command, or its subcommands."""
         module = import_module(self.module)
         found = getattr(module, self.settings)
         return found if isinstance(found, dict) else (found, getattr(module, self.run))
 
 
 COMMANDS = {
-    "demo": Entry("slotmesh.demo", "Demo", "run_demo", "See MESH break a tie and find objects."),
+    "demo": Entry("slotmesh.demo", "Demo", "run_demo", "Watch MESH break a tie and find objects."),
     "train": Entry(
         "slotmesh.training.tasks", "TASKS", "", "Train a model on a task, or resume a run."
     ),
     "evaluate": Entry(
-        "slotmesh.training.evaluate", "Evaluate", "run_evaluate", "Measure a trained model."
+        "slotmesh.training.evaluate", "Evaluate", "run_evaluate", "Evaluate a trained model."
     ),
-    "report": Entry("slotmesh.training.report", "Report", "run_report", "Write a page about runs."),
+    "report": Entry("slotmesh.training.report", "Report", "run_report", "Write a report on runs."),
     "export": Entry(
         "slotmesh.training.export",
         "ExportModel",
         "run_export_model",
-        "Write a trained model for from_pretrained.",
+        "Export a trained model for from_pretrained.",
     ),
     "segment": Entry(
-        "slotmesh.training.segment", "Segment", "run_segment", "Find the objects of your images."
+        "slotmesh.training.segment", "Segment", "run_segment", "Find the objects in your images."
     ),
     "score": Entry(
         "slotmesh.training.score", "Score", "run_score", "Compare two folders of masks."
     ),
     "explore": Entry(
-        "slotmesh.app.explore", "Explore", "run_explore", "Play with slots in the browser."
+        "slotmesh.app.explore", "Explore", "run_explore", "Explore slots in the browser."
     ),
     "data": Entry(
-        "slotmesh.data", "COMMANDS", "", "Look at worlds and datasets, and write them to files."
+        "slotmesh.data", "COMMANDS", "", "Preview, export and convert worlds and datasets."
     ),
 }
 """All commands, in the order of the help."""
-# As tyro calls it, after a command too.
+# The name that tyro uses.
 _COMPLETION = "--tyro-print-completion"
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command; a mistake of the caller's ends in one line and exit code 1 or 2."""
+    """Run a command; on a user's mistake, print one line and exit with code 1 or 2."""
     words = list(sys.argv[1:] if args is None else args)
     if words and words[0] in ("-h", "--help"):
         _say(_help())
@@ -96,7 +98,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def one_line_errors(prog: str) -> Iterator[None]:
-    """End the process with one line where a command fails for a reason that it names."""
+    """Print expected errors (ValueError, OSError, Ctrl-C) as one line and exit."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -113,9 +115,9 @@ def one_line_errors(prog: str) -> Iterator[None]:
 
 @contextmanager
 def _starting(prog: str) -> Iterator[Callable[[], None]]:
-    """Let Ctrl-C end the process with one line, until the function that it yields is called.
+    """Let Ctrl-C exit at once with one line, until the function that is yielded is called.
 
-    While modules are imported, an interrupt may come out as any other error, or be lost.
+    During imports, a KeyboardInterrupt may be turned into another error, or get lost.
     """
     before = signal.getsignal(signal.SIGINT)
 
@@ -127,7 +129,7 @@ def _starting(prog: str) -> Iterator[Callable[[], None]]:
         if mine:
             signal.signal(signal.SIGINT, before)
 
-    # Elsewhere it belongs to whoever called, and only the main thread may.
+    # Only the main thread may set a handler; one that the caller has set is left alone.
     here = threading.current_thread() is threading.main_thread()
     mine = here and before is signal.default_int_handler
     if mine:
@@ -145,14 +147,14 @@ def run_one_of(
     about: str,
     started: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run one of several commands, by the first word.
+    """Run the subcommand that the first word names.
 
     Args:
-        commands: By name.
-        words: The arguments, from the command's name on.
+        commands: Subcommands by name.
+        words: The arguments, starting with the name of the subcommand.
         prog: The words before them, for the help.
-        about: What the commands do, for the help.
-        started: Called when all is imported and read, before the command runs.
+        about: What the subcommands do, for the help.
+        started: Called when everything is imported and parsed, before the command runs.
     """
     import tyro
 
@@ -177,7 +179,7 @@ def _dispatch(words: list[str], started: Callable[[], None]) -> None:
 
     import tyro
 
-    # Packages that register transports, worlds and tasks of their own.
+    # Installed packages that register their own transports, worlds and tasks.
     for plugin in entry_points(group="slotmesh.plugins"):
         plugin.load()
     entry = COMMANDS[words[0]]
@@ -233,7 +235,7 @@ def _completion(words: list[str]) -> None:
 
 
 def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
-    """The settings that the words after ``slotmesh train`` stand for, the task first."""
+    """Parse the words after ``slotmesh train``, of which the first is the task."""
     import tyro
 
     from slotmesh.training.runs import with_kept_defaults
@@ -247,7 +249,7 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
         task,
         **{name: value for name, value in given.items() if value is not None},
         root=None if root is None else Path(root),
-        # Anything else is for tyro to complain about.
+        # tyro reports anything else as an error.
         size=int(size) if size is not None and size.isdecimal() and int(size) > 0 else None,
     )
     _check_flags(start, rest)
@@ -262,13 +264,13 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
         start = with_kept_defaults(start, Path(root), there.folder)
     lr, step = (_value(rest, f"--transport.{name}") for name in ("lr", "step"))
     if lr is None and step not in (None, "None") and hasattr(start.transport, "step"):
-        # A step is what moves the costs in place of the preset's lr.
+        # A step replaces the preset's lr.
         start = replace(start, transport=replace(start.transport, lr=None))
     return tyro.cli(type(start), default=start, prog=f"{prog} {task}", args=rest)
 
 
 def _check_flags(start: Any, words: Sequence[str]) -> None:
-    """Say in one line that a variant does not have a setting which another has."""
+    """Raise a ValueError for a setting that only other variants have."""
     from slotmesh.training.variants import VARIANTS
 
     for word in words:
@@ -299,9 +301,9 @@ def _unknown(prog: str, word: str, known: Iterable[str]) -> NoReturn:
 
 def _help() -> str:
     lines = ["usage: slotmesh [-h] [--version] COMMAND ...", ""]
-    lines += ["Slot attention whose cross-attention is optimal transport.", "", "commands:"]
+    lines += ["Slot attention with optimal transport.", "", "commands:"]
     lines += [f"  {name:<10}{entry.about}" for name, entry in COMMANDS.items()]
-    lines += ["", "options:", "  -h, --help  show this help; after a command, that of the command"]
+    lines += ["", "options:", "  -h, --help  show this help, or that of a command: COMMAND --help"]
     lines += ["  --version   show the version"]
     lines += [f"  {_COMPLETION} {{bash,zsh,tcsh}}"]
     lines += ["              print a script that completes commands and options"]

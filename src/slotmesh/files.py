@@ -1,4 +1,4 @@
-"""Write files so that nobody ever sees half of one, and name them."""
+"""Atomic writes: a reader sees the old file or the new one, never half of it; and file names."""
 
 import os
 import re

@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.table import Column
 
 SECONDS = 9.0
-"""Between two lines in a file: nobody has to wait longer than 10 seconds for one."""
+"""Seconds between two lines of progress in a file, which come at least every 10 seconds."""
 # Below this a terminal has room for the numbers, but not for a bar.
 _NARROW = 60
 

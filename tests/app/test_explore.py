@@ -285,7 +285,7 @@ def test_a_port_that_is_taken() -> None:
     ("settings", "message"),
     [
         (Explore(port=0), "--port is 0, expected 1 to 65535"),
-        (Explore("nothing"), "nothing is no run, export or checkpoint here"),
+        (Explore("nothing"), "nothing is not a run, an export or a checkpoint"),
         (Explore(device="moon"), "--device is 'moon'"),
         (Explore(host="192.0.2.1"), "cannot be served at 192.0.2.1"),
     ],

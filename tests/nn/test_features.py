@@ -221,7 +221,7 @@ def test_what_is_not_here_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.M
         (broken, "cannot be read"),
         ("someone/a-vit", r"fetching someone/a-vit from the Hugging Face hub failed \(no route\)"),
         ("vit_small_patch14_dinov2", r"Install it with pip install timm"),
-        (timm_folder(tmp_path / "timm"), r"without timm, which is not installed"),
+        (timm_folder(tmp_path / "timm"), r"with timm, which is not installed"),
     ):
         with pytest.raises(BackboneError, match=said) as error:
             FrozenFeatures(name)

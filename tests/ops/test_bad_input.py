@@ -457,7 +457,7 @@ def test_quotients_that_overflow(op, cost, temperature, says, backend):
 @pytest.mark.parametrize("kind", [tuple, list])
 def test_potentials_that_are_none(value, kind):
     start = kind((torch.full((3,), value), torch.zeros(4)))
-    with pytest.raises(ValueError, match="sinkhorn: init u has 3 entries that are no potentials"):
+    with pytest.raises(ValueError, match="sinkhorn: init u has 3 invalid entries"):
         sinkhorn(torch.rand(3, 4), init=start)
     start[0][1:] = 0.0
     if value == -torch.inf:

@@ -41,7 +41,7 @@ def test_a_reader_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert reader_options("own") == reader_options("clevr")
     with pytest.raises(ValueError, match="has no images"):
         open_reader("own", tmp_path, size=32)
-    with pytest.raises(ValueError, match="there is a reader 'own' already"):
+    with pytest.raises(ValueError, match="a reader named 'own' already exists"):
         register_reader(Own)
 
 

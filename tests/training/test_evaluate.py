@@ -70,7 +70,7 @@ def test_the_easy_world_is_said(tmp_path: Path) -> None:
     text = StringIO()
     found = run_evaluate(Evaluate(tmp_path, device="cpu"), Console(file=text, width=200))
     assert found["easy"] is True
-    assert "The world is the easy one" in text.getvalue()
+    assert "the easy version of the world" in text.getvalue()
     # Images of the dataset have more objects than it has slots.
     with pytest.raises(ValueError, match=r"--model.n-slots is 4, expected at least 10"):
         run_evaluate(Evaluate(tmp_path, root=tmp_path, device="cpu"))
@@ -235,7 +235,7 @@ def test_data_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_weights_that_come_with_slotmesh(tmp_path: Path) -> None:
     settings = Evaluate(Path("multi-dsprites-sa-mesh"), n=2, out=tmp_path, device="cpu")
     assert run_evaluate(settings, Console(quiet=True))["n"] == 2
-    with pytest.raises(ValueError, match="nothing is no run, export or checkpoint here"):
+    with pytest.raises(ValueError, match="nothing is not a run, an export or a checkpoint"):
         run_evaluate(Evaluate(Path("nothing")))
 
 

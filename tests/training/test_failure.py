@@ -176,8 +176,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert code == 1, said
     error = only_the_error(said)
     assert "checkpoints/last.ckpt could not be written: File too large." in error
-    assert "is whole" in error
-    assert "start the same command again: it resumes" in error
+    assert "is intact" in error
+    assert "repeat the command to resume" in error
     assert (tmp_path / "run/checkpoints/last.ckpt").read_bytes() == before
     assert not list((tmp_path / "run").rglob("*.part"))
     open_run(tmp_path / "run").load_model()

@@ -162,7 +162,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, vit: Path) -> Non
         (("--data.root", "photos", "--model.backbone", "some_vit"), "timm, which is not installed"),
         (
             ("--data.root", "gone", "--model.backbone", "VIT"),
-            "gone, which is no folder that exists",
+            "gone, which does not exist",
         ),
         (
             ("--data.root", "texts", "--model.backbone", "VIT"),

@@ -191,8 +191,8 @@ def test_a_folder_that_is_removed_while_it_trains(
         main(flags(settings))
     assert end.value.code == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path / 'run'} was removed or replaced while it was being trained in" in line
-    assert "Start the same command again" in line
+    assert f"{tmp_path / 'run'} was removed or replaced during training" in line
+    assert "Repeat the command" in line
     if again:
         new.check()
         new.release()

@@ -278,7 +278,7 @@ def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[s
 
     root = fill(Path("photos"), 2)
     assert "Got no image, expected at least one" in problem(trained)
-    assert "nothing is no run, export or checkpoint here" in problem("nothing", root)
+    assert "nothing is not a run, an export or a checkpoint" in problem("nothing", root)
     assert "multi-dsprites-sa-mesh" in problem("nothing", root)
     assert "no.png does not exist, expected an image" in problem(trained, "no.png")
     Path("text").mkdir()

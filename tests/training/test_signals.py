@@ -38,7 +38,7 @@ def test_saved_and_resumed(tmp_path: Path, whole: Path, signum: str, at: int, sa
     words = flags(tiny("random-objects", "SA-MESH", tmp_path / "run"))
     code, said = run_job(tmp_path / "log", "main", words=words, stop=f"{number:d} {at}")
     assert code == CODES[number]
-    assert f"Stopped at step {saved}, and saved. The same command resumes from there." in said
+    assert f"Stopped at step {saved} and saved. Repeat the command to resume." in said
     assert "Traceback" not in said
     assert state(tmp_path / "run")["global_step"] == saved
     code, said = run_job(tmp_path / "log", "main", words=words)

@@ -76,11 +76,14 @@ def test_every_preset_trains_two_steps(task: str, variant: str, name: str) -> No
 
 
 def test_a_run_says_that_its_world_is_easy() -> None:
-    words = "The world is the easy one: a few large objects in clear colours. "
+    words = (
+        "Scenes are from the easy version of the world, with a few large objects in clear colours. "
+        "For the paper's scenes, train with "
+    )
     said = small("clevr-properties", "SA", "quick").about_world()
-    assert said == f"{words}--data.no-easy --model.n-slots 10 is the paper's."
+    assert said == f"{words}--data.no-easy --model.n-slots 10."
     same = small("multi-dsprites", "SA", "quick", model__n_slots=6).about_world()
-    assert same == f"{words}--data.no-easy is the paper's."
+    assert same == f"{words}--data.no-easy."
     for task, name in (("random-objects", "quick"), ("clevrtex", "paper")):
         assert small(task, "SA", name).about_world() is None
 

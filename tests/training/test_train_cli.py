@@ -80,7 +80,7 @@ def test_help_is_complete(
     start = preset(task, variant, "paper")
     assert run("train", task, "--variant", variant, "--preset", "paper", "--help") == 0
     text = plain_text(capsys.readouterr().out)
-    assert f"--steps INT Training steps. (default: {start.steps})" in text
+    assert f"--steps INT Number of training steps. (default: {start.steps})" in text
     assert f"(default: {variant})" in text
     for group in ("data", "model", "transport", "optim", "hardware"):
         for name in vars(getattr(start, group)):

@@ -92,9 +92,9 @@ def test_a_world_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     world = make_world("tiny", seed=2)
     assert isinstance(world, Tiny)
     assert world.sample([0]).image.shape[-1] == 32
-    with pytest.raises(ValueError, match="there is a world 'tiny' already"):
+    with pytest.raises(ValueError, match="a world named 'tiny' already exists"):
         register_world("tiny", Tiny)
-    with pytest.raises(ValueError, match="there is a world 'clevr' already"):
+    with pytest.raises(ValueError, match="a world named 'clevr' already exists"):
         register_world("clevr", Tiny)
 
 

@@ -20,12 +20,12 @@ class Explore:
     """Play with ties, look into slots and name objects, on a page in the browser."""
 
     model: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[MODEL]")] = None
-    """A run, a checkpoint, an export or the name of weights, to look at beside those that come with
-    slotmesh."""
+    """A run, a checkpoint, an export or the name of weights, to explore besides those that come
+    with slotmesh."""
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 lets other machines in."""
+    """Address to listen on; 0.0.0.0 gives other machines access."""
     port: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """By default 7860, or the next one that is free."""
+    """Port to listen on; by default 7860, or the next free one."""
     open: bool = False
     """Open the page in a browser."""
     device: str = "cpu"
@@ -47,7 +47,7 @@ def run_explore(settings: Explore, console: Console | None = None) -> None:
     if settings.port is not None and not 1 <= settings.port <= 65535:
         raise ValueError(f"--port is {settings.port}, expected 1 to 65535.")
     _check_address(settings)
-    # Read when Gradio is imported: it reports to nobody.
+    # Turns off Gradio's telemetry; read when Gradio is imported.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     # Gradio asks the page itself whether it is there, which is not for a proxy.

@@ -1,4 +1,4 @@
-"""``slotmesh data``: look at worlds and datasets, and write them to files."""
+"""``slotmesh data``: preview, export and convert worlds and datasets."""
 
 from collections.abc import Callable
 from typing import Any

@@ -32,7 +32,7 @@ class Bench:
     world: tyro.conf.Positional[WorldName]
     """Which world."""
     batch_size: int = 256
-    """Samples made at a time."""
+    """Samples per batch."""
     seconds: float = 5.0
     """How long to measure."""
     size: int | None = None
@@ -92,7 +92,7 @@ def check_scenes(world: World | RandomObjects, reference: World | RandomObjects)
             if not torch.equal(mine[i], right[0]):
                 raise ValueError(
                     f"{world.name} on {world.device}: {name} of sample {i} is not what the CPU "
-                    "makes of it alone. Speed of wrong scenes is not worth measuring."
+                    "makes of it alone. Nothing was measured."
                 )
 
 

@@ -23,29 +23,29 @@ _MOST_SHOWN = 20
 
 @dataclass(frozen=True)
 class Convert:
-    """Write a real dataset to one HDF5 file; run it again to resume after a kill."""
+    """Write a real dataset to one HDF5 file; repeat the command to resume."""
 
     dataset: tyro.conf.Positional[DatasetName]
-    """Which dataset; hdf5 is one of the MESH authors' files, or one of ours."""
+    """Which dataset; hdf5 is a file of the MESH authors, or one that slotmesh wrote."""
     root: Path
-    """Where the dataset is: its folder, or its file."""
+    """Folder or file of the dataset."""
     out: Path
-    """The file. It appears when it is whole; until then there is a folder OUT.part."""
+    """The file to write. Until it is complete, the data are in a folder OUT.part."""
     split: str | None = None
-    """Which part; each dataset says what it has when it is given another. Folders of images and
-    videos, and HDF5 files, are converted whole by default; of others, the part for training."""
+    """Which split. By default the training split, or everything in an HDF5 file or in your own
+    folder of images or videos. An unknown split is an error that lists those of the dataset."""
     size: int | None = None
-    """Width and height of the images; what the paper takes by default."""
+    """Width and height of the images; by default, as in the paper."""
     frames: tuple[int, ...] | None = None
-    """CLEVRER: which frames, from 0; 0 16 by default."""
+    """CLEVRER: which frames, starting at 0; 0 16 by default."""
     variant: str | None = None
     """Multi-dSprites and ClevrTex: which variant."""
     partial: bool = False
-    """Take what is there of a dataset that is not complete."""
+    """Accept an incomplete copy of the dataset."""
     skip_bad: bool = False
-    """Leave out records that cannot be read, and list them, instead of stopping at the first."""
+    """Skip records that cannot be read, and list them, instead of stopping at the first."""
     overwrite: bool = False
-    """Replace the file if it is there."""
+    """Replace the file if it exists."""
 
 
 def run_convert(convert: Convert, console: Console | None = None) -> Written:

@@ -21,28 +21,28 @@ from slotmesh.worlds import Sample, VectorSample
 
 @dataclass(frozen=True)
 class Export:
-    """Write samples of a world to an HDF5 file; run it again to resume after a kill."""
+    """Write samples of a world to an HDF5 file; repeat the command to resume."""
 
     world: tyro.conf.Positional[WorldName]
     """Which world."""
     n: int
     """Number of samples."""
     out: Path
-    """The file. It appears when it is whole; until then there is a folder OUT.part."""
+    """The file to write. Until it is complete, the data are in a folder OUT.part."""
     start: int = 0
-    """The first sample."""
+    """Index of the first sample."""
     seed: int = 0
-    """Another seed, another dataset."""
+    """Seed of the world."""
     size: int | None = None
     """Width and height of the images; the world's own by default."""
     easy: bool = False
-    """The easy version of the world: a few large objects in clear colours."""
+    """Use the easy version of the world: a few large objects in clear colours."""
     batch_size: int = 64
-    """Samples made at a time."""
+    """Samples per batch."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     overwrite: bool = False
-    """Replace the file if it is there."""
+    """Replace the file if it exists."""
 
 
 def run_export(export: Export, console: Console | None = None) -> Written:

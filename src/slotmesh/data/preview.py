@@ -18,22 +18,22 @@ from slotmesh.report.sheet import write_sheet
 
 @dataclass(frozen=True)
 class Preview:
-    """Write a PNG sheet of a world: images, masks and what the objects are."""
+    """Draw samples of a world as a PNG sheet: images, masks and object labels."""
 
     world: tyro.conf.Positional[WorldName]
     """Which world."""
     out: Path = Path("preview.png")
-    """The sheet; it is replaced if it is there."""
+    """The file to write; an existing one is replaced."""
     n: int = 16
     """Number of samples."""
     start: int = 0
-    """The first sample."""
+    """Index of the first sample."""
     seed: int = 0
-    """Another seed, another dataset."""
+    """Seed of the world."""
     size: int | None = None
     """Width and height of the images; the world's own by default."""
     easy: bool = False
-    """The easy version of the world: a few large objects in clear colours."""
+    """Use the easy version of the world: a few large objects in clear colours."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 

@@ -31,20 +31,20 @@ _BINS = 16
 
 @dataclass(frozen=True)
 class Stats:
-    """Object counts, factors, visible pixels and colours of a world or of an HDF5 file."""
+    """Print object counts, factors, visible pixels and colours of a world or an HDF5 file."""
 
     source: tyro.conf.Positional[str]
-    """A world's name, or a file."""
+    """The name of a world, or an HDF5 file."""
     n: int | None = None
     """Number of samples; by default 1000 of a world, and all of a file."""
     seed: int = 0
-    """Another seed, another dataset."""
+    """Seed of the world."""
     size: int | None = None
     """Width and height of a world's images."""
     easy: bool = False
     """The easy version of a world: a few large objects in clear colours."""
     batch_size: int = 64
-    """Samples looked at at a time."""
+    """Samples per batch."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 

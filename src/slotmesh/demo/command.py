@@ -50,18 +50,18 @@ slots = attention(torch.randn(2, 100, 64)).slots"""
 
 @dataclass(frozen=True)
 class Demo:
-    """Watch MESH break a tie, SA and SA-MESH learn to copy, and find objects in fresh scenes."""
+    """Watch MESH break a tie, train SA and SA-MESH to copy vectors, and find objects in scenes."""
 
     out: Path = Path("demo")
-    """Folder for the pages (index.html, report.html, playground.html), the two runs and the numbers
+    """Folder for the pages (index.html, report.html, playground.html), the two runs and the results
     by scene."""
     steps: int = 400
     """Training steps of each model."""
     seed: int = 0
-    """Another seed, another run, other scenes."""
+    """Seed of the runs and the scenes."""
     checkpoints: Path | None = None
-    """Folder with the weights of `python -m paper table3`; by default checkpoints here, then those
-    that come with slotmesh."""
+    """Folder with the weights of `python -m paper table3`; by default ./checkpoints if it exists,
+    otherwise the weights that come with slotmesh."""
 
 
 def run_demo(demo: Demo, console: Console | None = None) -> Path:

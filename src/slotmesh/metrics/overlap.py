@@ -95,7 +95,7 @@ def class_mask(truth: Masks, classes: Masks) -> Tensor:
     if truth.numel() and int(truth.min()) < 0:
         raise ValueError(
             f"class_mask: truth has the label {int(truth.min())}, expected 0 for the background "
-            "and objects from 1 on. Make what is to be ignored background."
+            "and objects from 1 on. Label pixels to ignore as background."
         )
     if truth.numel() and int(truth.max()) > classes.shape[-1]:
         raise ValueError(

@@ -170,9 +170,9 @@ class FeatureDiscovery(Model):
             slots: Initial slots ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
             generator: Random generator for initial slots and MESH's noise.
-            seed: In place of a generator: the same seed, the same result. In evaluation mode the
-                default is 0, and the result of an element is the same alone and in any batch; in
-                training mode the default is fresh noise.
+            seed: Instead of a generator: the same seed gives the same result. In evaluation mode,
+                the default is 0, and an element gives the same result alone and in any batch; in
+                training mode, the default is new noise in every call.
             trace: Also return the attention of every iteration.
             enlarge: Enlarge masks to the size of the image; otherwise ``masks`` are those of the
                 patches, which is all that a loss needs.

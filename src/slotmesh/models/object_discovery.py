@@ -39,7 +39,7 @@ class DiscoveryOutput(NamedTuple):
 
 
 class ObjectDiscovery(Model):
-    """Discover objects without labels, by reconstructing an image from its slots alone.
+    """Discover objects without labels, by reconstructing an image from its slots.
 
     The defaults are for Multi-dSprites; for ClevrTex use ``ObjectDiscovery(11, channels=64,
     slot_dim=128, mlp_dim=256)``. The loss is the mean squared error between ``reconstruction`` and
@@ -48,8 +48,8 @@ class ObjectDiscovery(Model):
     Args:
         n_slots: Number of slots: the largest number of objects, plus one for the background.
         transport: As for :class:`~slotmesh.SlotAttention`; default ``Mesh(grad="implicit")``, or
-            ``Mesh()`` with ``implicit``, where gradients go through one iteration only.
-        n_iters: Iterations.
+            ``Mesh()`` with ``implicit``, where gradients pass through one iteration only.
+        n_iters: Number of iterations of slot attention.
         resolution: Height and width of the image.
         channels: Channels of encoder and decoder.
         slot_dim: Size of a slot.
@@ -112,9 +112,9 @@ class ObjectDiscovery(Model):
             slots: Initial slots ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
             generator: Random generator for initial slots and MESH's noise.
-            seed: In place of a generator: the same seed, the same result. In evaluation mode the
-                default is 0, and the result of an element is the same alone and in any batch; in
-                training mode the default is fresh noise.
+            seed: Instead of a generator: the same seed gives the same result. In evaluation mode,
+                the default is 0, and an image gives the same result alone and in any batch; in
+                training mode, the default is new noise in every call.
             trace: Also return the attention of every iteration.
 
         Returns:

@@ -25,13 +25,13 @@ _OVERLAY = 0.5
 
 @dataclass(frozen=True)
 class Segmentation:
-    """What a model found in an image, at the size of the image; shows itself in a notebook.
+    """The segments of an image, at the size of the image; displayed as a picture in a notebook.
 
-    For a video everything has one more dimension in front, the frames.
+    For a video, all tensors have a leading dimension of frames.
     """
 
     image: Tensor
-    """uint8 ``(3, H, W)``: the image, or the middle square of it."""
+    """uint8 ``(3, H, W)``: the image, or its central square."""
     masks: Tensor
     """float32 ``(m, H, W)``: the share of each slot in each pixel; sums to 1 over slots."""
     slots: Tensor
@@ -39,8 +39,8 @@ class Segmentation:
     attention: Tensor
     """``(m, rows, columns)``: over the cells of the encoder's grid."""
     reconstruction: Tensor
-    """uint8 ``(3, h, w)``, at the resolution of the model; of a model that reconstructs features,
-    their principal components, a pixel per patch."""
+    """uint8 ``(3, h, w)``, at the resolution of the model; for a model that reconstructs features,
+    their principal components, with one pixel per patch."""
 
     @property
     def labels(self) -> Tensor:
@@ -60,9 +60,9 @@ class Segmentation:
         return [_indexed(labels) for labels in self._frames()[1]]
 
     def picture(self) -> Image.Image:
-        """The image, the overlay and the image through the mask of each slot; frames in rows.
+        """The image, the overlay, and the image multiplied by each mask; one row per frame.
 
-        Every mask is as bright as it can be: what a slot has most of is shown in full.
+        Masks are scaled so that their brightest pixel is fully visible, unless it is below 1 / m.
         """
         rows: list[Image.Image] = []
         masks = self.masks if self.masks.ndim == 4 else self.masks[None]
@@ -173,7 +173,7 @@ def _merged(found: Segmentation, masks: Tensor, group: Tensor) -> Segmentation:
 
 
 def visible(masks: Tensor) -> Tensor:
-    """Masks ``(m, H, W)`` scaled to be seen: a slot needs its share, 1 / m, to show in full."""
+    """Scale masks ``(m, H, W)`` to a maximum of 1, but do not brighten one below 1 / m fully."""
     values = masks.detach().float()
     return values / values.amax((-2, -1), keepdim=True).clamp(min=1 / len(values))
 

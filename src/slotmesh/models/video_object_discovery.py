@@ -128,9 +128,9 @@ class VideoObjectDiscovery(Model):
             slots: Initial slots of the first frame ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
             generator: Random generator for initial slots, transitions and MESH's noise.
-            seed: In place of a generator: the same seed, the same result. In evaluation mode the
-                default is 0, and the result of an element is the same alone and in any batch; in
-                training mode the default is fresh noise.
+            seed: Instead of a generator: the same seed gives the same result. In evaluation mode,
+                the default is 0, and an element gives the same result alone and in any batch; in
+                training mode, the default is new noise in every call.
             trace: Also return the attention of every iteration.
 
         Returns:

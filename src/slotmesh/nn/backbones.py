@@ -110,7 +110,7 @@ def _fetched(name: str) -> Path:
     except Exception as error:  # Of httpx, of the hub, of the system.
         said = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise BackboneError(
-            f"{name} is no folder here, and fetching {known} from the Hugging Face hub failed "
+            f"{name} is not a local folder, and fetching {known} from the Hugging Face hub failed "
             f"({said}). Check the name and the connection, or pass a folder with config.json and "
             f"{_WEIGHTS}."
         ) from error
@@ -126,8 +126,9 @@ def _name_on_hub(name: str) -> str:
     place = getattr(about, "hf_hub_id", None)
     if not place:
         raise BackboneError(
-            f"{name} is no folder here, and timm has no weights of this name; expected a folder, a "
-            "name of timm.list_pretrained(), or one of the hub such as facebook/dinov2-small."
+            f"{name} is not a local folder, and timm has no weights of this name; expected a "
+            "folder, a name in timm.list_pretrained(), or one on the Hugging Face hub such as "
+            "facebook/dinov2-small."
         )
     return f"{place}{name}" if place.endswith("/") else str(place)
 
@@ -135,9 +136,8 @@ def _name_on_hub(name: str) -> str:
 def _package(package: str, name: str | Path) -> Any:
     if importlib.util.find_spec(package) is None:
         raise BackboneError(
-            f"{name} is no folder of a model that can be loaded without {package}, which is not "
-            f"installed. Install it with pip install {package}, or pass another folder or name "
-            "such as facebook/dinov2-small."
+            f"{name} can only be loaded with {package}, which is not installed. Install it with "
+            f"pip install {package}, or pass another folder or name such as facebook/dinov2-small."
         )
     return importlib.import_module(package)
 
@@ -163,7 +163,7 @@ def _from_transformers(folder: Path, config: dict[str, Any]) -> Backbone:
             f"{getattr(model, 'main_input_name', 'no images')}; expected one that takes images, "
             "such as facebook/dinov2-small."
         )
-    # Pools the tokens into one, which nobody needs; its weights are often missing, hence random.
+    # The pooler is not used here, and its weights are often missing, hence random.
     lacking = sorted(key for key in found["missing_keys"] if "pooler." not in key)
     lacking += sorted(str(key) for key in found["mismatched_keys"])
     if lacking:

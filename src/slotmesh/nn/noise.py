@@ -1,6 +1,6 @@
-"""Initial slots, and the random numbers that they and MESH draw.
+"""Slot initialisers, and the sources of random numbers that they and MESH draw from.
 
-The sources of random numbers below also serve compiled code and several processes at once.
+The sources also work in compiled code and over several processes.
 """
 
 import math
@@ -13,7 +13,7 @@ from slotmesh.nn.part import Part
 
 
 class SlotInitializer(Part):
-    """Base of the initialisers of slots. ``learned`` says whether it has parameters."""
+    """Base class of slot initialisers. ``learned`` tells whether it has parameters."""
 
     learned: bool = False
 
@@ -37,7 +37,7 @@ class SlotInitializer(Part):
 
 
 class LearnedGaussian(SlotInitializer):
-    """Independent draws from one Gaussian with learned mean and deviation: the original.
+    """Independent draws from a Gaussian with learned mean and deviation, as in slot attention.
 
     Example:
         >>> from slotmesh.nn import LearnedGaussian
@@ -64,10 +64,10 @@ class LearnedGaussian(SlotInitializer):
 
 
 class FixedGaussian(LearnedGaussian):
-    """The same Gaussian, drawn at construction and never learned.
+    """Independent draws from a Gaussian whose mean and deviation are random and not learned.
 
-    For implicit differentiation, under which the slots at the fixed point do not depend on where
-    they started.
+    Use it with implicit differentiation, where slots at the fixed point do not depend on the
+    initial slots.
 
     Example:
         >>> from slotmesh.nn import FixedGaussian
@@ -87,7 +87,7 @@ class FixedGaussian(LearnedGaussian):
 
 
 class LearnedSlots(SlotInitializer):
-    """One learned vector per slot, without randomness, for at most as many slots as it has.
+    """One learned vector per slot, without randomness; a call cannot ask for more slots.
 
     Example:
         >>> from slotmesh.nn import LearnedSlots
@@ -117,7 +117,7 @@ class LearnedSlots(SlotInitializer):
 
 
 class SharedSlot(SlotInitializer):
-    """One learned vector for all slots, for transports that break ties.
+    """One learned vector for all slots; useful only with a transport that breaks ties.
 
     Example:
         >>> from slotmesh.nn import SharedSlot

@@ -23,9 +23,9 @@ class SlotAttentionOutput(NamedTuple):
     attention: Tensor
     """``(..., m, n)``: the weights of the values in the last iteration."""
     transport: Transport
-    """The transport behind it: costs, potentials and convergence."""
+    """The transport of the last iteration: costs, potentials and convergence."""
     trace: Tensor | None
-    """``(..., n_iters, m, n)``: the attention of every iteration, or None; one more with
+    """``(..., n_iters, m, n)``: the attention of every iteration, if ``trace=True``; one more with
     ``extra_step``."""
 
 
@@ -34,24 +34,24 @@ class SlotAttention(
     Pretrained,
     coders={Part: (Part.to_config, Part.from_config)},  # pyright: ignore[reportArgumentType]
 ):
-    """Turn a set of inputs into a set of slots by repeated competition for the inputs.
+    """Turn a set of inputs into a set of slots that compete for the inputs.
 
     Args:
         input_dim: Size of an input.
         slot_dim: Size of a slot; also of queries, keys and values.
-        n_slots: Number of slots, unless the call gives another.
-        transport: How slots take from inputs: :class:`~slotmesh.nn.Mesh` (the default),
+        n_slots: Number of slots; a call can override it.
+        transport: How inputs are assigned to slots: :class:`~slotmesh.nn.Mesh` (the default),
             :class:`~slotmesh.nn.Softmax`, :class:`~slotmesh.nn.Sinkhorn` or
             :class:`~slotmesh.nn.EMD`.
-        n_iters: Iterations.
+        n_iters: Number of iterations.
         mlp_dim: Width of the hidden layers (residual MLP, marginal heads); default twice
             ``slot_dim``.
-        init: Where slots start: :class:`~slotmesh.nn.LearnedGaussian` (the default),
+        init: How slots are initialised: :class:`~slotmesh.nn.LearnedGaussian` (the default),
             :class:`~slotmesh.nn.FixedGaussian`, :class:`~slotmesh.nn.LearnedSlots` or
             :class:`~slotmesh.nn.SharedSlot`.
-        implicit: Differentiate slots implicitly (Chang et al. 2022): gradients go through the
+        implicit: Differentiate slots implicitly (Chang et al. 2022): gradients pass through the
             last iteration only, so memory does not grow with the iterations. Slots passed to the
-            call then get no gradient; a learned initialiser gets it straight through.
+            call then get no gradient; a learned initialiser gets a straight-through gradient.
         extra_step: With ``implicit``, take the differentiated iteration in addition to ``n_iters``
             instead of as the last of them.
         raw_values: Compute values from the inputs without normalising them, so that slots can keep
@@ -142,20 +142,21 @@ class SlotAttention(
         noise: Tensor | int | None = None,
         trace: bool = False,
     ) -> SlotAttentionOutput:
-        """Bind inputs to slots.
+        """Compute slots from inputs.
 
         Args:
             inputs: ``(..., n, input_dim)``.
-            slots: ``(..., m, slot_dim)`` to start from, such as those of the previous frame;
+            slots: Initial slots ``(..., m, slot_dim)``, such as those of the previous frame;
                 default: made by ``init``.
             n_slots: Number of slots in this call.
             input_mask: ``(..., n)``, True where an input is real.
             slot_mask: ``(..., m)``, True where a slot is real; the others are returned unchanged.
-            generator: Source of the slots' randomness and of MESH's noise.
+            generator: Source of random numbers for the initial slots and MESH's noise.
             noise: Reproducible randomness that also works under ``torch.compile(fullgraph=True)``,
-                where a generator cannot be used. A seed, an int or a tensor ``()`` of an integer
-                dtype, replaces the generator. Floating-point numbers ``(..., m, n)``, drawn with
-                ``torch.randn``, replace MESH's noise alone, in units of its standard deviation.
+                where a generator cannot be used. Either a seed (an int, or a tensor ``()`` of an
+                integer dtype), which replaces the generator; or standard normal numbers
+                ``(..., m, n)``, which replace MESH's noise only, in units of its standard
+                deviation.
             trace: Also return the attention of every iteration.
 
         Returns:
@@ -263,7 +264,7 @@ class SlotAttention(
         slot_mask: Tensor | None,
         generator: Any,
     ) -> tuple[Tensor, int]:
-        """Check the arguments; the first slots ``(..., m, slot_dim)`` and their number."""
+        """Check the arguments; return the initial slots ``(..., m, slot_dim)`` and their number."""
         name, input_dim = "SlotAttention", self.to_key.in_features
         slot_dim = self.to_key.out_features
         checks.check_matrix(name, "inputs", inputs, f"(..., inputs n, {input_dim})")

@@ -1,4 +1,4 @@
-"""Transitions from the slots of one video frame to the first slots of the next."""
+"""Transitions from the slots of one video frame to the initial slots of the next."""
 
 from typing import NamedTuple, Self
 
@@ -12,7 +12,7 @@ from slotmesh.ops.problem import compute_dtype
 
 
 class TransitionOutput(NamedTuple):
-    """First slots of the next frame, and the term that the transition adds to the loss."""
+    """Initial slots of the next frame, and the term that the transition adds to the loss."""
 
     slots: Tensor
     """``(..., m, slot_dim)``."""
@@ -22,10 +22,11 @@ class TransitionOutput(NamedTuple):
 
 
 class Transition(Part):
-    """The identity: the paper's choice for all but two baselines.
+    """The identity, which the paper uses for all but two baselines.
 
-    :class:`~slotmesh.models.VideoObjectDiscovery` binds it. Subclass it for your own transition:
-    make parameters in ``build``, and return a :class:`TransitionOutput` from ``forward``.
+    To write your own transition, subclass it, make parameters in ``build``, and return a
+    :class:`TransitionOutput` from ``forward``. :class:`~slotmesh.models.VideoObjectDiscovery` calls
+    :meth:`bind`.
 
     Example:
         >>> import torch
@@ -45,7 +46,7 @@ class Transition(Part):
         """Make the parameters."""
 
     def forward(self, slots: Tensor, generator: torch.Generator | None = None) -> TransitionOutput:
-        """``(..., m, slot_dim)`` to the first slots of the next frame."""
+        """From slots ``(..., m, slot_dim)`` to the initial slots of the next frame."""
         return TransitionOutput(slots, _nothing(slots))
 
 
@@ -73,7 +74,7 @@ class FixedNoise(Transition):
 
 
 class LearnedNoise(Transition):
-    r"""Draws the next slots from a Gaussian that a network predicts from the last ones.
+    r"""Draws slots from a Gaussian that a network predicts from those of the previous frame.
 
     The network predicts a shift of the mean and the logarithm of the variance, both in units of
     the prior, a Gaussian around the present slot with deviation ``prior_std``. The divergence from

@@ -1,8 +1,8 @@
-"""``sinkhorn`` and ``mesh`` on top of the kernels: when they can run, and how they are derived.
+"""``sinkhorn`` and ``mesh`` on the Triton kernels: when they can run, and their gradients.
 
-An eager call launches kernels itself. Whatever traces the call (``torch.compile``,
-``torch.export``, a dispatch mode) sees one operator of torch instead, from
-:mod:`slotmesh.ops._operator`. Triton is imported when a kernel runs.
+An eager call launches the kernels directly. Anything that traces the call (``torch.compile``,
+``torch.export``, a dispatch mode) sees a single custom operator instead, from
+:mod:`slotmesh.ops._operator`. Triton is imported when a kernel first runs.
 """
 
 import importlib.util
@@ -67,11 +67,11 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None
 def use_kernel(
     given: Given, backend: str, settings: SolverSettings, beyond: str | None, *more: object
 ) -> bool:
-    """Whether the kernel runs; a ValueError if it was asked for by name and cannot.
+    """Whether to use the kernels; raises a ValueError if they are requested by name and cannot run.
 
     Args:
         given: The arguments, of which ``cost`` has been checked to be a matrix.
-        backend: The backend that the caller asked for.
+        backend: The requested backend.
         settings: The settings.
         beyond: An option in use that only the torch backend supports, in words, or None.
         more: Further arguments that may be tensors.
@@ -94,11 +94,11 @@ def use_kernel(
 def use_solver(
     op: str, backend: str, cost: Tensor, most: tuple[int, int], others: tuple[str, ...]
 ) -> bool:
-    """Whether the kernel of an exact solver runs; as for :func:`use_kernel`.
+    """Whether to use the kernel of an exact solver; as :func:`use_kernel`.
 
     Args:
         op: Name of the operation.
-        backend: The backend that the caller asked for.
+        backend: The requested backend.
         cost: ``(..., m, n)``, checked to be a matrix.
         most: Largest m and n that the kernel takes.
         others: Its other backends, of which the last takes everything.

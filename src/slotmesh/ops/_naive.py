@@ -21,7 +21,7 @@ from slotmesh.ops._private import transform
 from slotmesh.ops.objectives import Objective
 from slotmesh.ops.problem import Problem, SolverSettings
 
-# A shorter gradient is not scaled up to length 1, only divided by this: the plan is one-hot.
+# A gradient shorter than this (the plan is one-hot) is divided by it, not scaled up to length 1.
 SHORTEST = 1e-12
 
 
@@ -34,12 +34,12 @@ class Potentials(NamedTuple):
 
 
 def start(problem: Problem, u: Tensor | None) -> Tensor:
-    """The slots' first potentials: given or zero, and -inf for padded slots, which are ignored."""
+    """The slots' initial potentials: as given or zero, and -inf for padded slots."""
     return first_potentials(problem.a, problem.slots, u)
 
 
 def first_potentials(a: Tensor, slots: Tensor | None, u: Tensor | None) -> Tensor:
-    """The slots' first potentials, from masses and a mask (*batch, m)."""
+    """The slots' initial potentials, from masses and a mask (*batch, m)."""
     first = torch.zeros_like(a) if u is None else u.to(a.dtype).expand_as(a)
     return first if slots is None else torch.where(slots, first, -torch.inf)
 
@@ -136,12 +136,13 @@ def plan_of(log_kernel: Tensor, a: Tensor, v: Tensor) -> Tensor:
 def objective_gradient(
     log_kernel: Tensor, problem: Problem, u: Tensor, n_iters: int, objective: Objective
 ) -> tuple[Tensor, Tensor]:
-    """Derivative of objective(sinkhorn plan) with respect to the log kernel, first u fixed.
+    """Derivative of objective(sinkhorn plan) with respect to the log kernel, for fixed initial u.
 
-    It is zero, as is its own derivative, where it cannot be distinguished from rounding: for
-    example at an exact tie of all slots, where its direction would be that of the rounding error
-    and its derivative infinite. Entries of the plan are as exact as their exponents, and where a
-    slot has nearly all its mass at one input, that entry has almost no error.
+    A derivative that cannot be distinguished from rounding is replaced by zero, and so is its own
+    derivative: at an exact tie of all slots, for example, its direction would be that of the
+    rounding error and its derivative infinite. The rounding error of an entry of the plan is that
+    of its exponent, except where a slot has nearly all its mass at one input: that entry has almost
+    no error.
 
     Returns:
         The derivative (*batch, m, n) and the slots' potentials (*batch, m) that Sinkhorn reached.
@@ -229,7 +230,7 @@ def step_length(task: Problem, settings: SolverSettings) -> float | Tensor:
     if task.slots is None and task.inputs is None:
         # Sizes may be symbols, for an exported program.
         return settings.length * torch.sym_sqrt(torch.sym_float(m * n))  # pyright: ignore
-    # One is a tensor; the other is no tensor either, because copying it would wait for a GPU.
+    # At least one is a tensor. The other stays a number: copying it to a GPU would synchronise.
     slots = m if task.slots is None else task.slots.sum(-1)
     inputs = n if task.inputs is None else task.inputs.sum(-1)
     entries: Any = slots * inputs

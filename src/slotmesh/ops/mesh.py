@@ -32,11 +32,10 @@ from slotmesh.ops.transport import Transport
 MeshGrad = Literal["straight_through", "implicit", "unroll", "truncated"]
 PotentialsMode = Literal["detach", "reuse", "fresh"]
 
-# With which exact ties break at every size from 2 x 2 to 256 x 256 and 6 x 4,096, if the
-# temperature is 1.
+# Breaks exact ties at every size from 2 x 2 to 256 x 256 and 6 x 4,096, if the temperature is 1.
 DEFAULT_STEP = 1.0
-# Sinkhorn iterations, and those of the last plan of nearly square problems, where steps of this
-# size leave sums further from the masses than where each slot has many inputs.
+# Sinkhorn iterations, and those of the last plan of nearly square problems, where steps of the
+# default size leave sums further from the masses than where each slot has many inputs.
 N_ITERS, N_LAST = 5, 100
 
 
@@ -63,64 +62,68 @@ def mesh(
 ) -> Transport:
     """Adjust the cost by gradient descent until its Sinkhorn plan is nearly one-hot.
 
-    A little noise, amplified where slots compete for the same inputs, breaks ties that Sinkhorn
-    and softmax cannot; where nothing is tied the noise has no visible effect. The paper's MESH.
+    This is the paper's MESH: it minimises the entropy of the Sinkhorn plan. A little noise,
+    amplified where slots compete for the same inputs, breaks ties that Sinkhorn and softmax cannot;
+    away from ties, the noise has no visible effect.
 
     Args:
         cost: ``(..., m, n)``, rows are slots, columns are inputs. float16 and bfloat16 are
             computed in float32 inside.
         a: Mass of each slot ``(..., m)``. Default: as for :func:`slotmesh.sinkhorn`.
         b: Mass of each input ``(..., n)``. Default: as for :func:`slotmesh.sinkhorn`.
-        lr: The paper's lambda: the Frobenius norm of the change that one step makes to the whole
-            matrix. The same value changes each entry of a larger matrix less, so that ties of large
-            matrices need a larger one. Pass either this or ``step``.
-        step: Root-mean-square change of one (real) entry in one step, which does not depend on the
-            size of the matrix. Default: 1, with which exact ties break at every size, at a
-            temperature of about 1; with another, multiply ``step`` and ``noise`` by it.
+        lr: The paper's lambda: the Frobenius norm of one step over the whole matrix. The same value
+            changes each entry of a larger matrix less, so large matrices need a larger ``lr``. Pass
+            either ``lr`` or ``step``.
+        step: Root-mean-square change of a (real) entry in one step, which does not depend on the
+            size of the matrix. Default: 1, which breaks exact ties at every size if the temperature
+            is about 1; otherwise multiply ``step`` and ``noise`` by the temperature.
         n_steps: Number of descent steps on the cost.
-        n_iters: Sinkhorn iterations in each step, and for the plan at the end. Default: 5; and with
-            ``step``, for the plan at the end 100 if the matrix is nearly square without its padding
-            (at most 4 inputs per slot, or 16 from 32 slots on, or the reverse), so that both
-            marginals hold there.
-        temperature: Of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
+        n_iters: Number of Sinkhorn iterations, in each step and for the plan at the end. Default:
+            5, except for the plan at the end if the matrix is nearly square without its padding (at
+            most 4 inputs per slot, or 16 from 32 slots on, or the reverse) and ``lr`` is not given:
+            it takes 100, so that both marginals hold.
+        temperature: Temperature of every Sinkhorn inside; as for :func:`slotmesh.sinkhorn`.
         noise: Standard deviation of the Gaussian noise that breaks ties, or the noise itself as a
-            tensor that broadcasts to the cost's shape. It has an effect if it exceeds the rounding
-            of the cost, in float32 about 1e-7 of the largest entry. With 0, rows that are bitwise
-            equal keep equal plans; equal slots whose costs a matrix product rounded differently may
-            not, depending on the processor.
-        generator: Source of the noise, for reproducible results. ``torch.compile`` takes none:
-            pass ``noise`` as a tensor there.
+            tensor that broadcasts to the cost's shape. It must exceed the rounding of the cost
+            (about 1e-7 of the largest entry in float32) to have an effect. With 0, rows that are
+            bitwise equal keep equal plans; but if a matrix product rounds the costs of equal slots
+            differently, their plans may differ, depending on the processor.
+        generator: Source of the noise, for reproducible results. Not supported inside
+            ``torch.compile``: pass ``noise`` as a tensor instead.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
         pair_mask: ``(..., m, n)``, True where slot and input may be paired; as for
-            :func:`slotmesh.sinkhorn`. Pairs that are not allowed count as entries of ``step``.
-        dustbin: As for :func:`slotmesh.sinkhorn`: cost of leaving an element without a partner, a
-            row and a column more, also of ``noise`` and of the result.
-        potentials: Each step starts its Sinkhorn from the potentials of the step before.
-            ``"detach"`` (the default, except for ``"unroll"``) passes on their values only;
-            ``"reuse"`` (the default for ``"unroll"``) their graph as well, as the authors' code
-            does, which takes more memory; ``"fresh"`` starts each Sinkhorn from zero.
+            :func:`slotmesh.sinkhorn`. The mean over entries in ``step`` includes other pairs too.
+        dustbin: Cost of leaving an element without a partner, as for :func:`slotmesh.sinkhorn`. It
+            adds a row and a column to the result, and to the shape of ``noise``.
+        potentials: What each step passes to the Sinkhorn of the next. ``"detach"`` (the default,
+            except for ``grad="unroll"``): the values of the potentials. ``"reuse"`` (the default
+            for ``grad="unroll"``): the potentials with their graph, as in the authors' code, which
+            takes more memory. ``"fresh"``: nothing; each Sinkhorn starts from zero.
         objective: What to minimise instead of the entropy: an object with a method
             ``derivative(plan)``, such as :class:`slotmesh.ops.SimilarityObjective` or
             :class:`slotmesh.nn.LearnedObjective`.
         grad: ``"straight_through"`` (the paper's) treats the adjustment of the cost as a constant
             and differentiates the iterations of the last Sinkhorn, or of all of them with
-            ``"reuse"``;
+            ``potentials="reuse"``;
             ``"implicit"`` does the same but treats the last plan as converged, so that row and
-            column shifts of the cost get zero gradient; only the plan and ``cost`` carry one, and
-            there is no graph to ``"reuse"``;
-            ``"unroll"`` is the exact gradient: it differentiates the descent too, and with it what
-            the objective holds. Close to a tie it is very large, and larger with every step; at an
-            exact tie of all slots without noise, where no direction leads down, no step is taken;
-            ``"truncated"`` differentiates the descent, but not the potentials that steps pass on:
-            less memory than ``"unroll"``, and not exact.
-        backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
-            less, at most 1,024 slots and 65,536 inputs, no ``objective``, not ``"unroll"`` or
-            ``"truncated"``, first derivatives only, and of ``torch.func`` only inside ``vmap``);
-            ``"cpu"``, C code, several times as fast as torch on a CPU (the same limits at any size,
-            and not ``"reuse"``, not inside ``torch.compile``; :func:`slotmesh.ops.backends` says
-            whether it is available); ``"torch"``, which supports everything everywhere; or
-            ``"auto"``, the fastest that supports the call.
+            column shifts of the cost get zero gradient; only ``plan`` and ``cost`` of the result
+            carry a gradient, and ``potentials="reuse"`` is not possible;
+            ``"unroll"`` is the exact gradient: it also differentiates the descent, including the
+            parameters of the objective. Close to a tie it is very large, and larger with every
+            step; at an exact tie of all slots without noise, where no direction leads down, no step
+            is taken;
+            ``"truncated"`` differentiates the descent, but not the potentials passed from step to
+            step: it takes less memory than ``"unroll"``, and is not exact.
+        backend: ``"triton"``: one kernel for the whole computation, on a CUDA device. It supports
+            float32 and less, at most 1,024 slots and 65,536 inputs, first derivatives, and
+            ``vmap`` but no other transform of ``torch.func``; not ``objective``,
+            ``grad="unroll"`` or ``"truncated"``.
+            ``"cpu"``: C code, several times as fast as torch on a CPU. It has the same limits
+            except for the size, and does not support ``potentials="reuse"`` or ``torch.compile``;
+            :func:`slotmesh.ops.backends` tells whether it is available.
+            ``"torch"``: supports everything everywhere.
+            ``"auto"``: the fastest that supports the call.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` whose ``cost`` is the adjusted cost.
@@ -163,6 +166,7 @@ def mesh(
     if dustbin is not None or pair_mask is not None:
         frame = framed(given, dustbin, pair_mask)
         given = frame.given
+    # An option in use that only the torch backend supports, in words.
     beyond = f"grad is '{grad}'" if settings.unroll else None
     beyond = beyond if objective is None else "objective is given"
     drawn, sigma = _draw(given, noise, generator)
@@ -170,14 +174,14 @@ def mesh(
     if use_kernel(given, backend, settings, beyond, noise):
         t = fused_transport(given, settings, noise=drawn)
     else:
-        t = _elsewhere(given, backend, settings, beyond, drawn, objective)
+        t = _in_c_or_torch(given, backend, settings, beyond, drawn, objective)
     if n_iters is None and lr is None:
         t = _converge(given, t, settings, backend)
     return t if frame is None else frame.finish(t)
 
 
 def _nearly_square(given: Given) -> bool | Tensor:
-    """Whether a matrix is nearly square without its padding; by batch element if it has some."""
+    """Whether a matrix is nearly square without its padding; (*batch) if there are masks."""
     m, n = given.cost.shape[-2:]
     if given.slot_mask is None and given.input_mask is None:
         few, many = min(m, n), max(m, n)
@@ -191,7 +195,7 @@ def _nearly_square(given: Given) -> bool | Tensor:
     return (many > 1) & (many <= torch.where(few >= 32, 16, 4) * few)
 
 
-def _elsewhere(
+def _in_c_or_torch(
     given: Given,
     backend: Backend,
     settings: SolverSettings,
@@ -256,7 +260,7 @@ def _converge(given: Given, t: Transport, settings: SolverSettings, backend: Bac
 def _draw(
     given: Given, noise: float | Tensor, generator: torch.Generator | None
 ) -> tuple[Tensor | None, float]:
-    """Noise ``(*batch, m, n)``, or None, and what to multiply it with."""
+    """Noise ``(*batch, m, n)``, or None, and the factor to multiply it with."""
     cost, dtype = given.cost, compute_dtype(given.cost)
     if generator is not None:
         checks.check_instance(
@@ -272,7 +276,7 @@ def _draw(
     if generator is not None:
         return torch.randn(shape, dtype=dtype, device=cost.device, generator=generator), sigma
     like = cost if cost.dtype == dtype else cost.new_empty((), dtype=dtype)
-    # An expanded tensor would be a step of the graph.
+    # Expanded only if necessary, and detached, so that it adds nothing to the graph.
     like = like if like.shape == shape else like.detach().expand(shape)
     return torch.randn_like(like), sigma
 

@@ -1,4 +1,4 @@
-"""One transport problem: what the caller passed, checked, and in the form that solvers share."""
+"""A transport problem: the caller's arguments, checked and in the form that all solvers share."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from slotmesh.ops import checks
 
-# Less mass than this counts as none: the derivative of its logarithm could leave float32.
+# Smaller masses are treated as 0: the derivative of their logarithm could overflow float32.
 SMALLEST = 1e-30
-# Below this share of misplaced mass a plan counts as converged where no tolerance was given.
+# Largest marginal error of a converged plan, if the caller gives no tolerance.
 CONVERGED = 1e-3
 
 
@@ -33,24 +33,25 @@ class Given(NamedTuple):
 
 
 class SolverSettings(NamedTuple):
-    """How ``sinkhorn`` or ``mesh`` computes, from the front door to torch, C or the kernel.
+    """Settings of ``sinkhorn`` or ``mesh``, as passed to every backend.
 
-    Plain values only, so that an operator of torch can take them as its arguments.
+    Plain values only, because they are also arguments of a custom operator of torch.
     """
 
     n_iters: int
-    """Of each Sinkhorn."""
+    """Iterations of each Sinkhorn."""
     tol: float | None = None
-    """At which a batch element stops."""
+    """Marginal error at which a batch element stops."""
     implicit: bool = False
-    """Whether the last plan is differentiated as a converged one."""
+    """Whether the last plan is differentiated as if it had converged."""
     mesh: bool = False
-    """Whether the cost is adjusted first; all below is for that alone."""
+    """Whether the cost is adjusted first (``mesh``); all settings below are only for this."""
     n_steps: int = 0
-    """Steps on the cost."""
+    """Descent steps on the cost."""
     length: float = 0.0
     """Norm of a step, or with ``per_entry`` its root mean square over real entries."""
     per_entry: bool = False
+    """Whether ``length`` is ``step`` (per entry) or ``lr`` (over the whole matrix)."""
     unroll: bool = False
     """Whether the steps are differentiated."""
     fresh: bool = False
@@ -60,9 +61,9 @@ class SolverSettings(NamedTuple):
     sigma: float = 1.0
     """Factor of the noise."""
     temperature: float = 1.0
-    """For the kernel, unless each batch element has its own; elsewhere ``Problem.tau`` counts."""
+    """Temperature, for the kernels only, if all batch elements share it; see ``Problem.tau``."""
     keep: bool = False
-    """For the kernel: whether to keep the costs of all steps, for a gradient through potentials."""
+    """For the kernels: whether to keep the cost of each step, for a gradient through potentials."""
 
 
 class Problem(NamedTuple):

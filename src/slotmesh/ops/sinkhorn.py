@@ -64,9 +64,10 @@ def sinkhorn(
             unit per real slot.
         b: Mass of each input ``(..., n)``. Default: uniform, with the total of ``a``.
         n_iters: Number of iterations; with ``tol``, the maximum number.
-        tol: Stop a batch element once its :attr:`~slotmesh.ops.Transport.marginal_error` is at
-            most this. Each element stops by itself, and nothing waits for the GPU: there and inside
-            ``torch.compile`` all ``n_iters`` iterations take their time.
+        tol: Stop iterating a batch element once its
+            :attr:`~slotmesh.ops.Transport.marginal_error` is at most this. Each element stops
+            independently of the others. On a GPU and inside ``torch.compile`` this saves no time,
+            because nothing synchronises with the host: all ``n_iters`` iterations run.
         temperature: Strength of the entropy regularisation; a float above 0 or a tensor that
             broadcasts against the batch dimensions ``(...)``.
         init: Potentials ``(u, v)`` of an earlier result to start from. Only ``u`` matters: the
@@ -76,33 +77,36 @@ def sinkhorn(
             have no effect, whatever their costs.
         pair_mask: ``(..., m, n)``, True where slot and input may be paired; other pairs get no
             mass, whatever their costs. A slot or input with mass needs at least one allowed pair:
-            otherwise this is an error on the CPU, and on a GPU the element counts as padding.
+            otherwise an error is raised on the CPU, and on a GPU the element is treated as padding.
         dustbin: Cost of leaving a slot or an input without a partner, a number or a tensor that
-            broadcasts against the batch dimensions and can be learned (SuperGlue's score is minus
-            this). Adds a row and a column of this cost to the problem and **to the result**, whose
+            broadcasts against the batch dimensions and can be learned (the negative of SuperGlue's
+            score). Adds a row and a column of this cost to the problem and **to the result**, whose
             plan is ``(..., m + 1, n + 1)``. Every slot and input has mass 1 by default, and each
             dustbin the mass of the other side, so the totals of ``a`` and ``b`` may differ.
-        share: Partial transport: sums are at most the masses, whose totals may differ, and this
-            share of the smaller total is transported, above 0 and at most 1.
-        penalty: Unbalanced transport: sums may differ from the masses for this factor of the
-            Kullback-Leibler divergence, in the unit of the cost; a pair is for slots and inputs,
-            ``math.inf`` for exact sums. The entropy is that of the plan itself (POT's
-            ``reg_type="entropy"``).
-        grad: ``"unroll"`` differentiates through the iterations and is exact at any number of
-            them; ``"implicit"`` differentiates the fixed point: constant memory, exact once
-            converged, in reverse mode only, and only the plan carries a gradient, not ``u`` and
-            ``v``.
-        backend: ``"triton"``, one kernel for the whole computation on a CUDA device (float32 or
-            less, at most 1,024 slots and 65,536 inputs, no ``tol``, first derivatives only, and of
-            ``torch.func`` only inside ``vmap``); ``"cpu"``, C code, several times as fast as torch
-            on a CPU (float32 or less, no ``tol``, not inside ``torch.compile``, and of
-            ``torch.func`` only inside ``vmap`` too; :func:`slotmesh.ops.backends` says whether it
-            is available); ``"torch"``, which supports everything everywhere, and alone ``share``
-            and ``penalty``; or ``"auto"``, the fastest that supports the call.
+        share: Partial transport: only this share of the smaller total, above 0 and at most 1, is
+            transported. The masses are upper bounds of the sums, and their totals may differ.
+        penalty: Unbalanced transport: sums may differ from the masses, at the cost of this factor
+            times their Kullback-Leibler divergence, in units of the cost. Pass a pair to set slots
+            and inputs separately, and ``math.inf`` for exact sums. The regularisation is the
+            entropy of the plan itself (POT's ``reg_type="entropy"``).
+        grad: ``"unroll"`` differentiates through the iterations and is exact for any number of
+            them; ``"implicit"`` differentiates the fixed point: it takes constant memory and is
+            exact once converged, but works in reverse mode only, and gives ``plan`` a gradient but
+            not ``u`` and ``v``.
+        backend: ``"triton"``: one kernel for the whole computation, on a CUDA device. It supports
+            float32 and less, at most 1,024 slots and 65,536 inputs, first derivatives, and
+            ``vmap`` but no other transform of ``torch.func``; not ``tol``.
+            ``"cpu"``: C code, several times as fast as torch on a CPU. It has the same limits
+            except for the size, and does not support ``torch.compile``;
+            :func:`slotmesh.ops.backends` tells whether it is available.
+            ``"torch"``: supports everything everywhere; the only backend with ``share`` and
+            ``penalty``.
+            ``"auto"``: the fastest that supports the call.
 
     Returns:
-        A :class:`~slotmesh.ops.Transport`. With ``share``, its ``marginal_error`` counts mass above
-        the masses, and with ``penalty`` mass that is not where the optimum has it.
+        A :class:`~slotmesh.ops.Transport`. With ``share``, its ``marginal_error`` is the fraction
+        of mass that exceeds the masses; with ``penalty``, the fraction that differs from the
+        optimum.
 
     Raises:
         ValueError: If an argument is invalid; values are only checked on the CPU (see
@@ -148,8 +152,9 @@ def solved(
     init: tuple[Tensor, Tensor] | None,
     backend: Backend,
 ) -> Transport:
-    """Balanced transport by the backend that is asked for, or the fastest."""
+    """Balanced transport with the requested backend, or the fastest one."""
     cost = given.cost
+    # An option in use that only the torch backend supports, in words.
     beyond = None if settings.tol is None else "tol is given"
     warm = init if isinstance(init, tuple | list) else ()  # pyright: ignore
     if use_kernel(given, backend, settings, beyond, *warm):
@@ -214,7 +219,7 @@ def _check_start(given: Given, u: Tensor, shape: tuple[int, ...]) -> None:
     if bool(wrong.any()):
         at = [int(i) for i in wrong.nonzero()[0]]
         raise ValueError(
-            f"{given.op}: init u has {int(wrong.sum())} entries that are no potentials (the first "
-            f"is {first[tuple(at)].item()} at {at}), expected finite numbers, or -inf for slots "
+            f"{given.op}: init u has {int(wrong.sum())} invalid entries (the first is "
+            f"{first[tuple(at)].item()} at {at}), expected finite numbers, or -inf for slots "
             "without mass. Pass init=(t.u, t.v) of a result that is finite."
         )

@@ -27,9 +27,9 @@ class Transport(NamedTuple):
     v: Tensor
     """``(..., n)``: potentials of the inputs."""
     cost: Tensor
-    """``(..., m, n)``: the cost that the plan belongs to; for MESH the adjusted one."""
+    """``(..., m, n)``: the cost for which the plan was computed; for MESH, the adjusted cost."""
     marginal_error: Tensor
-    """``(...)``: share of the mass in the wrong place, for both marginals together."""
+    """``(...)``: fraction of misplaced mass, over both marginals."""
     n_iters: Tensor
     """``(...)``: iterations of the (last) Sinkhorn for each batch element; 0 for EMD."""
     converged: Tensor
@@ -42,10 +42,10 @@ class Transport(NamedTuple):
     def log_plan(self) -> Tensor:
         """Logarithm of the plan ``(..., m, n)``, for losses such as a negative log-likelihood.
 
-        Computed from the potentials, it is finite, and so is its gradient, where entries of the
-        plan are too small for floating point and ``plan.log()`` gives infinities and NaN. It is
-        -inf, with a gradient of zero, for padding, elements without mass and pairs that are not
-        allowed, and for EMD wherever the plan is 0.
+        It is computed from the potentials, so its value and gradient are finite even where entries
+        of the plan underflow to 0 and ``plan.log()`` gives infinities and NaN. It is -inf, with a
+        gradient of zero, for padding, elements without mass and pairs that are not allowed, and for
+        EMD wherever the plan is 0.
 
         Raises:
             ValueError: If a gradient is needed and the potentials have none, as with
@@ -66,8 +66,9 @@ class Transport(NamedTuple):
         if graph and not self.u.requires_grad:
             raise ValueError(
                 "log_plan: the potentials of this transport carry no gradient, as with "
-                "grad='implicit', so that log_plan would have a wrong one. Use grad='unroll' (for "
-                "mesh the default), or torch.no_grad() for the values alone."
+                "grad='implicit', so log_plan would have a wrong one. Use the default grad "
+                "('unroll' for sinkhorn, 'straight_through' for mesh), or torch.no_grad() for the "
+                "values alone."
             )
         soft = (self.temperature > 0)[..., None, None]
         tau = torch.where(self.temperature > 0, self.temperature, 1.0)[..., None, None]

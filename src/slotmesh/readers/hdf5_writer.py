@@ -124,8 +124,8 @@ def _explained(path: Path, part: Path) -> Iterator[None]:
     except OSError as error:
         kept = f" Finished blocks are kept in {part}." if any(part.glob("*.h5")) else ""
         raise WriteError(
-            f"{path} could not be written: {error.strerror or error}.{kept} Make room, or choose "
-            "a folder that can be written to, and start the same command again."
+            f"{path} could not be written: {error.strerror or error}.{kept} Free some space, or "
+            "choose a folder that can be written to, and repeat the command."
         ) from error
 
 

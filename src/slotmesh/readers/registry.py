@@ -36,7 +36,7 @@ def register_reader(reader: type[Reader]) -> None:
     """
     if reader.name in READERS:
         raise ValueError(
-            f"register_reader: there is a reader {reader.name!r} already. Choose another name."
+            f"register_reader: a reader named {reader.name!r} already exists. Choose another name."
         )
     READERS[reader.name] = reader
 

@@ -1,4 +1,4 @@
-"""Figures in the house style, as SVG or PNG."""
+"""Figures in the style of the project, as SVG or PNG."""
 
 import io
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def shades(colour: str, n: int) -> list[str]:
 def panels(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Make an empty figure in the house style, in inches, and its axes row by row."""
+    """Make an empty figure in the style of the project, in inches, and its axes row by row."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots(rows, columns, squeeze=False, **options).tolist()

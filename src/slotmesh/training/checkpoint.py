@@ -57,10 +57,10 @@ def replace_file(path: Path, content: Any, *, old: Path | None = None) -> None:
     try:
         write_whole(path, content, old=old)
     except OSError as error:
-        kept = f" The one before, {path}, is whole." if path.is_file() else ""
+        kept = f" The previous {path} is intact." if path.is_file() else ""
         raise OSError(
-            f"{path} could not be written: {error.strerror}.{kept} Make room and start the same "
-            "command again: it resumes."
+            f"{path} could not be written: {error.strerror}.{kept} Free some space, and repeat the "
+            "command to resume."
         ) from error
 
 

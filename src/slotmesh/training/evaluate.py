@@ -34,22 +34,22 @@ _BLIND = 256
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a trained model on test samples: a table, JSON, and a CSV file by sample."""
+    """Evaluate a trained model on test samples: a table, JSON, and a CSV file by sample."""
 
     run: tyro.conf.Positional[Path]
     """Folder of a run or of an export, a checkpoint, or the name of weights that come with
     slotmesh, such as multi-dsprites-sa-mesh."""
     n: int | None = None
-    """Test samples; those of the run's settings by default."""
+    """Number of test samples; by default, that of the run's settings."""
     batch_size: int | None = None
-    """Samples at a time; that of training by default. Noise is drawn per batch."""
+    """Samples per batch; by default, as in training. Noise is drawn per batch."""
     root: Path | None = None
-    """A real dataset, instead of what the run was trained on."""
+    """A real dataset to test on, instead of the data of the run."""
     partial: bool = False
-    """Take an incomplete copy of the dataset as it is, and of its splits the one that is there."""
+    """Accept an incomplete copy of the dataset, and test on the split that is there."""
     out: Path | None = None
-    """Folder for evaluation.json and evaluation.csv; by default that of the run, and for an export
-    or a checkpoint elsewhere nothing is written."""
+    """Folder for evaluation.json and evaluation.csv; by default the folder of the run. For an
+    export, or a checkpoint outside a run, nothing is written without it."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -119,7 +119,7 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         said = f"The run is not finished: it stopped at step {step:,} of {run.settings.steps:,}."
         console.print(said, soft_wrap=True, highlight=False)
     if found["easy"]:
-        easy = "The world is the easy one: a few large objects in clear colours."
+        easy = "Scenes are from the easy version of the world, with a few large objects."
         console.print(easy, soft_wrap=True, highlight=False)
     where = run.home if settings.out is None else settings.out
     if where is None:

@@ -17,14 +17,14 @@ from slotmesh.training.settings import Settings, plain
 
 @dataclass(frozen=True)
 class ExportModel:
-    """Write the trained model as safetensors and JSON, which from_pretrained loads."""
+    """Export a trained model as safetensors and JSON, for from_pretrained."""
 
     run: tyro.conf.Positional[Path]
     """Folder of a run, or a checkpoint."""
     out: Path
     """Folder to write to: a new or empty one, or an earlier export."""
     overwrite: bool = False
-    """Write into a folder that holds other files, and replace those of the same names."""
+    """Write even if the folder contains other files, and replace those of the same names."""
 
 
 def run_export_model(settings: ExportModel, console: Console | None = None) -> Path:

@@ -122,8 +122,8 @@ def cached_features(
             lock.release()
     except OSError as error:
         raise ValueError(
-            f"The feature cache {folder} cannot be written: {error.strerror or error}. Make room, "
-            "or choose another folder with --data.cache."
+            f"The feature cache {folder} cannot be written: {error.strerror or error}. Free some "
+            "space, or choose another folder with --data.cache."
         ) from error
     lost = {row for row, _ in bad}
     good = [row for row in range(len(rows)) if row not in lost]

@@ -42,31 +42,33 @@ def fit(
 ) -> ObjectDiscovery | FeatureDiscovery:
     """Train a model that finds the objects in your images, without labels.
 
-    It is ``slotmesh train images`` (with a backbone ``slotmesh train features``) in a temporary
-    folder, with the same defaults: steps, size and shape follow from the images.
+    The same as ``slotmesh train images`` (with a backbone, ``slotmesh train features``) in a
+    temporary folder. The defaults of steps, size and shape depend on the images.
 
     Args:
         images: A folder; a list of paths, Pillow images or arrays; a tensor ``(N, 3, H, W)`` or an
             array ``(N, H, W, 3)``, of uint8 or of floats from 0 to 1; or a ``torch`` dataset whose
-            items are images, tuples that begin with one, or dicts with an ``"image"``. At least
-            three: some are held out.
+            items are images, tuples that begin with one, or dicts with an ``"image"``. Pass at
+            least three images: some are held out.
         n_slots: Number of slots: the largest number of objects, plus one for the background.
-        steps: Training steps; default from the number of images.
-        size: Width and height that images are resized to; default from their size, at most 32 for
-            ``"quick"`` and 64 for ``"paper"``; that of the backbone, if there is one.
+        steps: Number of training steps; the default depends on the number of images.
+        size: Width and height to which images are resized. The default depends on their size, and
+            is at most 32 for ``"quick"`` and 64 for ``"paper"``; with a backbone, it is that of the
+            backbone.
         batch_size: Images per step.
-        variant: Which slot attention: SA, SA-SH, SA-EMD or SA-MESH.
-        backbone: Reconstruct the features of this frozen vision model in place of colours, which
+        variant: Variant of slot attention: SA, SA-SH, SA-EMD or SA-MESH.
+        backbone: Reconstruct the features of this frozen vision model instead of pixels, which
             photographs need: its folder, or a name such as ``facebook/dinov2-small``.
-        start: Where the other settings start: ``"quick"`` is a small network, for minutes on a CPU;
-            ``"paper"`` the paper's, for hours on a GPU.
-        square: ``"crop"`` takes the middle square of images, ``"squeeze"`` everything; default from
-            their shape.
-        masks: Folder of masks for metrics, if ``images`` is a folder; default ``masks`` in it.
-        seed: Of the initial weights, the order of the images and all noise.
+        start: Preset with the defaults of all other settings: ``"quick"`` is a small network, for
+            minutes on a CPU; ``"paper"`` is that of the paper, for hours on a GPU.
+        square: How to make images square: ``"crop"`` keeps the centre, ``"squeeze"`` the whole
+            image; the default depends on their shape.
+        masks: Folder of masks for metrics, if ``images`` is a folder; by default its subfolder
+            ``masks``.
+        seed: Seed of the initial weights, the order of the images and all noise.
         out: Folder for the run, to evaluate or report on it later; default a temporary one.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
-        progress: Whether to show it.
+        progress: Whether to show progress.
 
     Returns:
         The trained model, in evaluation mode. ``model.segment(image)`` shows what it finds.
@@ -85,7 +87,7 @@ def fit(
         raise ValueError(
             f"fit: backbone is a {type(backbone).__name__}, expected the folder or the name of a "
             "model. For a module, train FeatureDiscovery(FrozenFeatures(module, resolution=...)) "
-            "in a loop of your own."
+            "in your own loop."
         )
     place = place_of(device)
     accelerator = "cpu" if place.type == "cpu" else "gpu"
@@ -126,7 +128,7 @@ def fit(
 
 
 class _Screen(Console):
-    """Shows everything but lines about a temporary folder, which nobody can look into later."""
+    """Shows everything except lines about a temporary folder, which is deleted afterwards."""
 
     def __init__(self, *, hidden: str, quiet: bool) -> None:
         super().__init__(quiet=quiet)

@@ -140,8 +140,8 @@ class Log:
             yield
         except OSError as error:
             raise OSError(
-                f"{self._path.with_name(name)} could not be written: {error.strerror}. Make room "
-                "and start the same command again: it resumes."
+                f"{self._path.with_name(name)} could not be written: {error.strerror}. Free "
+                "some space, and repeat the command to resume."
             ) from error
 
     def _rows(self) -> list[dict[str, str]]:

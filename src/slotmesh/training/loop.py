@@ -40,23 +40,23 @@ from slotmesh.training.tasks.experiment import Experiment
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-# Steps between two looks at whether another process was asked to stop: each costs a message.
+# Steps after which processes tell each other whether to stop, which costs a message each time.
 _LOOK_EVERY = 10
 # Validation samples in a picture.
 _PICTURED = 4
-# Validation samples whose slots are looked at.
+# Validation samples over which the use of slots is measured.
 _USAGE = 16
 
 
 def run_train(settings: Settings, console: Console | None = None) -> Run:
-    """Train to the last step, from the first weights or from where the run stopped.
+    """Train to the last step, from scratch or from the last checkpoint.
 
     Returns:
         The finished run.
 
     Raises:
-        ValueError: If a setting is wrong, before any data is touched; if the folder holds another
-            run; or if a loss or gradient is not finite.
+        ValueError: If a setting is wrong (before any data are read), if the folder contains another
+            run, or if a loss or gradient is not finite.
         SystemExit: If the run was asked to stop; its state is saved.
     """
     console = Console() if console is None else console
@@ -107,7 +107,7 @@ def _fit(
     except NonFinite as failed:
         folder = settings.folder / "failure"
         said = save_failure(folder, made, training.model, failed.step) if first else ""
-        # No process ends, and takes the others with it, before that is written.
+        # A process that exits takes the others with it: wait until the files are written.
         fabric.barrier()
         if not first:
             sys.exit(1)
@@ -115,7 +115,7 @@ def _fit(
     if stopped:
         if first:
             console.print(
-                f"Stopped at step {training.step}, and saved. The same command resumes from there.",
+                f"Stopped at step {training.step} and saved. Repeat the command to resume.",
                 highlight=False,
             )
         # As shells count: 143 for SIGTERM, 130 for Ctrl-C.
@@ -130,7 +130,7 @@ def _steps(
     lock: Lock,
     signals: StopSignals,
 ) -> int:
-    """Take step after step to the last; the signal that asked to stop before, or 0."""
+    """Take all remaining steps; return the signal that stopped them early, or 0."""
     fabric, settings = training.fabric, training.made.settings
     while training.step < settings.steps:
         signals.listen()
@@ -162,13 +162,13 @@ def _steps(
             better = found["loss"] < training.best_loss
             training.best_loss = found["loss"] if better else training.best_loss
 
-        # Save: last of all, so that no step is taken again whose results were written.
+        # Save last, so that no step whose results were written is repeated.
         look = validated or fabric.world_size == 1 or step % _LOOK_EVERY == 0
         signum = signals.received(fabric) if look else 0
         if validated or step % settings.save_every == 0 or signum:
             training.check_finite()
             training.seconds = log.seconds
-            # The best first: a run that dies between the two writes both again.
+            # The best first: a run that dies in between resumes from before, and writes both again.
             for name in ("best", "last") if better else ("last",):
                 _save(settings.folder / "checkpoints" / f"{name}.ckpt", training)
         log.show(step, line=validated)
@@ -178,16 +178,16 @@ def _steps(
 
 
 def _save(path: Path, training: "Training") -> None:
-    """Write a checkpoint; the last two are kept, in case that one gets damaged."""
+    """Write a checkpoint; the last two are kept, in case one gets damaged."""
     if training.fabric.is_global_zero:
         old = path.with_name("previous.ckpt") if path.name == "last.ckpt" else None
         replace_file(path, packed(training.state_dict()), old=old)
-    # No process ends, and takes the others with it, before it is written.
+    # A process that exits takes the others with it: wait until the file is written.
     training.fabric.barrier()
 
 
 class Training:
-    """What a run trains and how far it is; :meth:`learn` takes one step.
+    """The state of a run: model, optimiser and progress; :meth:`learn` takes one step.
 
     Example:
         >>> from lightning.fabric import Fabric
@@ -211,11 +211,11 @@ class Training:
         self.step = 0
         """Steps done."""
         self.seconds = 0.0
-        """Time that they took, when it was last saved."""
+        """Time that they took, as of the last checkpoint."""
         self.best_loss = float("inf")
         """Lowest validation loss so far."""
         self.in_memory: dict[str, bool] = {}
-        """Which sets are kept in memory: a resumed run sees the same pixels."""
+        """Which splits are kept in memory, so that a resumed run sees the same pixels."""
         self.model = made.fresh_model()
         self.average: nn.Module | None = None
         """The moving average of the model's weights, if the settings ask for one."""
@@ -246,7 +246,7 @@ class Training:
 
     @property
     def judged(self) -> nn.Module:
-        """The model that is validated: the average if there is one."""
+        """The model to validate, evaluate and save: the average, if there is one."""
         return self.model if self.average is None else self.average
 
     # ---- one step ----
@@ -268,7 +268,7 @@ class Training:
         self._guard(losses["loss"], norm)
         self.adam.step()
         if self.average is not None and optim.ema is not None:
-            # The first weights should not count for long.
+            # Lower at first, so that the initial weights are soon forgotten.
             decay = min(optim.ema, (1 + self.step) / (10 + self.step))
             kept, new = (tuple(m.parameters()) for m in (self.average, self.model))
             get_ema_multi_avg_fn(decay)(kept, new, self.step)
@@ -303,7 +303,7 @@ class Training:
         return self._net(forward)
 
     def _guard(self, loss: Tensor, norm: Tensor) -> None:
-        """Let no step change the weights whose loss or gradient is not finite in any process."""
+        """Keep the weights unchanged if the loss or gradient is not finite in any process."""
         finite = torch.isfinite(norm) & torch.isfinite(loss)
         if self.fabric.world_size > 1:
             # Fabric's all_reduce would let all processes wait for each other once more.
@@ -369,7 +369,7 @@ class Training:
 
     @torch.no_grad()
     def picture(self) -> memoryview:
-        """What the model makes of the first validation samples, as the bytes of a PNG file."""
+        """The model's output for the first validation samples, as the bytes of a PNG file."""
         sample, noise = self._first(_PICTURED, "picture")
         self.judged.eval()
         picture = self.made.picture(self.judged, sample, noise)
@@ -397,8 +397,8 @@ class Training:
             "best_loss": self.best_loss,
             "in_memory": dict(self.in_memory),
             "state_dict": {
-                f"{room}.{name}": value
-                for room, model in models.items()
+                f"{prefix}.{name}": value
+                for prefix, model in models.items()
                 if model is not None
                 for name, value in model.state_dict().items()
             },
@@ -413,13 +413,15 @@ class Training:
         self.seconds = (callbacks.get("Journal", {}) | state)["seconds"]
         self.best_loss = (callbacks.get("Keeper", {}) | state)["best_loss"]
         self.in_memory = dict(state.get("in_memory", state.get("RunData", {})))
-        for room, model in (("model.", self.model), ("average.", self.average)):
+        for prefix, model in (("model.", self.model), ("average.", self.average)):
             if model is not None:
                 weights = state["state_dict"].items()
-                model.load_state_dict({k[len(room) :]: v for k, v in weights if k.startswith(room)})
+                model.load_state_dict(
+                    {k.removeprefix(prefix): v for k, v in weights if k.startswith(prefix)}
+                )
         [optimizer] = state["optimizer_states"]
         for group in optimizer["param_groups"]:
-            # Of this device, not of the one before.
+            # As on this device, not on that of the checkpoint.
             group["fused"] = self._fused
         self.adam.load_state_dict(optimizer)
 

@@ -211,8 +211,8 @@ class Lock:
         """Raise an OSError if the folder was removed or replaced since then."""
         if self._file is not None and not self._is_mine(self._file):
             raise OSError(
-                f"{self.folder} was removed or replaced while it was being trained in, so nothing "
-                "more can be saved. Start the same command again: it trains from the beginning."
+                f"{self.folder} was removed or replaced during training, so nothing more can be "
+                "saved. Repeat the command to train from the beginning."
             )
 
     def release(self) -> None:

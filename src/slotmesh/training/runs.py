@@ -75,7 +75,7 @@ class Run:
 
     @property
     def stopped_at(self) -> int | None:
-        """The last step of a run that is not finished; None of others, and where nobody knows."""
+        """The last step of a run that is not finished; None if it is finished or unknown."""
         last = self.folder / "checkpoints" / "last.ckpt"
         try:
             step = steps_done(last) if last.is_file() else None
@@ -132,8 +132,8 @@ def open_run(path: Path) -> Run:
             if (path / name).is_file():
                 return Run(experiment(settings, moved=True), path, path / name)
         raise ValueError(
-            f"{path} has no checkpoint yet, expected {' or '.join(files)}. Start its "
-            "training again: it resumes."
+            f"{path} has no checkpoint yet, expected {' or '.join(files)}. Repeat the command that "
+            "trains it."
         )
     if path.is_file() and path.suffix == ".ckpt":
         values = load_checkpoint(path).get("settings")
@@ -206,7 +206,7 @@ def _compare_bits(
     if settings.hardware.deterministic:
         raise ValueError(
             f"{settings.folder} would resume {differs} and end with other bits, which "
-            f"--hardware.deterministic rules out. For the same bits, {fix}; or leave it out."
+            f"--hardware.deterministic does not allow. For the same bits, {fix}; or leave it out."
         )
     say(
         f"It resumes {differs}: the same up to rounding, not to the last bit. For the same bits, "
@@ -256,8 +256,8 @@ def unwritable(folder: Path, error: OSError) -> ValueError:
             f"--out is {folder}, but {file} is a file; expected a folder. Choose another name."
         )
     return ValueError(
-        f"The run's folder {folder} cannot be written: {error.strerror}. Make room, or choose "
-        "another with --out."
+        f"The run's folder {folder} cannot be written: {error.strerror}. Free some space, or "
+        "choose another folder with --out."
     )
 
 

@@ -36,15 +36,15 @@ class Score:
 
     pred: tyro.conf.Positional[Path]
     """Folder of predicted masks, PNG (indexed, gray or coloured) or .npy; every value or colour is
-    a segment. That of `slotmesh segment` is understood, too: pixels outside the middle square that
-    the model saw do not count."""
+    a segment. It may be the output of `slotmesh segment`: pixels that the model did not see are
+    ignored."""
     truth: tyro.conf.Positional[Path]
     """Folder of true masks with the same names; 0 or black is the background."""
     void: int | None = None
-    """Value in the true masks of pixels that do not count, such as 255 in PASCAL VOC; of a
-    coloured mask, 65536 R + 256 G + B."""
+    """Value in the true masks of pixels to ignore, such as 255 in PASCAL VOC; for coloured masks,
+    65536 R + 256 G + B."""
     out: Path | None = None
-    """JSON file for the results, with those of every image."""
+    """JSON file for the results, including those of every image."""
 
 
 def run_score(settings: Score, console: Console | None = None) -> dict[str, Any]:

@@ -44,20 +44,21 @@ class Segment:
     """A run, a checkpoint, an export, or the name of weights that come with slotmesh, such as
     multi-dsprites-sa-mesh."""
     images: tyro.conf.Positional[tuple[Path, ...]]
-    """PNG, JPEG, WebP or BMP files, or folders of them; for a model of videos, the frames of one
-    video in order, or mp4 clips."""
+    """PNG, JPEG, WebP or BMP files, or folders of them; for a video model, the frames of one video
+    in order, or mp4 clips."""
     out: Path = Path("segments")
     """Folder to write to: NAME-mask.png, NAME-overlay.png and NAME.npz per image, and sheet.png."""
     seed: int = 0
-    """Another seed, other initial slots."""
+    """Seed of the initial slots."""
     n_slots: int | None = None
-    """Slots; as many as in training by default."""
+    """Number of slots; by default, as in training."""
     merge: float | None = None
-    """Merge slots whose pictures differ by at most this, from 0 to 1, such as 0.05: a background
-    that several slots share becomes one segment. Objects of one colour do, too."""
+    """Merge slots whose pictures differ by at most this, on a scale from 0 to 1, such as 0.05: a
+    background that several slots share becomes one segment. This also merges objects of the same
+    colour."""
     square: Literal["auto", "crop", "squeeze"] = "auto"
-    """How an image becomes square: crop takes the middle, squeeze everything; auto: as in
-    training. A mask has the size of the image, and is transparent where nothing was taken."""
+    """How to make images square: crop keeps the centre, squeeze the whole image; auto: as in
+    training. Masks have the size of the image, and are transparent outside the crop."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 

@@ -13,23 +13,23 @@ from typing import Any, Literal
 import tyro
 
 MOST_SAMPLES = 10_000_000
-"""In a dataset that is gone through as a whole: its order is kept in memory."""
+"""Largest dataset: the order of its samples is kept in memory."""
 
 InitName = Literal["gaussian", "fixed-gaussian", "learned-slots", "shared-slot"]
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is trained and evaluated on."""
+    """The data to train and evaluate on."""
 
     batch_size: int = 64
-    """Samples per step, over all processes together."""
+    """Samples per step, over all processes."""
     train_size: int | None = None
-    """Number of different training samples; none for as many as the steps need."""
+    """Number of different training samples; by default, as many as the steps need."""
     val_size: int = 320
-    """Validation samples."""
+    """Number of validation samples."""
     test_size: int = 1000
-    """Test samples, for `slotmesh evaluate`."""
+    """Number of test samples, for `slotmesh evaluate`."""
     seed: int = 0
     """Seed of the dataset."""
 
@@ -49,20 +49,21 @@ class Data:
 
 @dataclass(frozen=True)
 class ImageData(Data):
-    """What is trained and evaluated on."""
+    """The data to train and evaluate on."""
 
     root: Path | None = None
     """The real dataset: its folder, an HDF5 file (in the authors' layout, or as `slotmesh data
-    convert` writes it), or a folder with train.h5, val.h5 and test.h5. The procedural world by
-    default. For images of your own, use `slotmesh train images`."""
+    convert` writes it), or a folder with train.h5, val.h5 and test.h5. By default, the procedural
+    world. For your own images, use `slotmesh train images`."""
     partial: bool = False
-    """Take an incomplete copy of the dataset as it is; a test is on the split that is there."""
+    """Accept an incomplete copy of the dataset, and test on the split that is there."""
     easy: bool = False
-    """The easy version of the procedural world: a few large objects in clear colours, which a small
-    model learns in minutes. Its results are not those of the paper's tables. Multi-dSprites: three
-    sprites, cyan, magenta and yellow, on black. CLEVR: two or three objects, large and of rubber,
-    red, blue or green. ClevrTex: two or three, large, of four bright materials, on ebony. CLEVRER:
-    three or four of rubber, red, blue, green or yellow, of which one moves, seen from nearer."""
+    """Use the easy version of the procedural world: a few large objects in clear colours, which a
+    small model learns in minutes. Results cannot be compared with the paper's tables.
+    Multi-dSprites: three sprites, cyan, magenta and yellow, on black. CLEVR: two or three large
+    rubber objects, red, blue or green. ClevrTex: two or three large objects of four bright
+    materials, on ebony. CLEVRER: three or four rubber objects, red, blue, green or yellow, one of
+    which moves, seen from nearer."""
     size: int = 64
     """Width and height of the images."""
     workers: int = 2
@@ -83,7 +84,7 @@ class ImageData(Data):
 
 
 def no_root(root: Path) -> ValueError:
-    """What to say if the dataset is not there."""
+    """The error for a dataset that does not exist."""
     return ValueError(
         f"--data.root is {root}, which does not exist, expected the folder or the file of a "
         "dataset. Correct the path."
@@ -92,28 +93,28 @@ def no_root(root: Path) -> ValueError:
 
 @dataclass(frozen=True)
 class Optim:
-    """How the weights are learned: Adam, with a learning rate that all factors below multiply."""
+    """The optimiser, Adam, and its learning rate; all schedules below multiply the rate."""
 
     lr: float = 4e-4
-    """Adam's learning rate."""
+    """Learning rate."""
     warmup: int = 0
     """Steps of linear warm-up from 0."""
     warmup_part: float | None = None
-    """The same as a part of the run, such as 0.05; the longer of the two counts."""
+    """Warm-up as a fraction of the run, such as 0.05; the longer of the two warm-ups applies."""
     half_life: int | None = None
     """Half-life of the learning rate, in steps."""
     drop_at: float | None = None
-    """Fraction of the run after which it falls to a tenth."""
+    """Fraction of the run after which the learning rate drops to a tenth."""
     cosine: bool = False
-    """Whether it is annealed to 0 along half a cosine."""
+    """Anneal the learning rate to 0 along a cosine."""
     clip: float | None = None
-    """Largest gradient norm; larger gradients are clipped."""
+    """Clip the norm of the gradient to this value."""
     ema: float | None = None
-    """Decay of a moving average of the weights, such as 0.999, which is then what is validated,
-    evaluated and exported. It starts lower: at step t it is (1 + t) / (10 + t) at most."""
+    """Decay of a moving average of the weights, such as 0.999, which is then validated, evaluated
+    and exported instead of the weights. At step t, the decay is at most (1 + t) / (10 + t)."""
 
     def factor(self, step: int, steps: int) -> float:
-        """The factor of the learning rate, at a step of so many."""
+        """What to multiply the learning rate with, at one of ``steps`` steps."""
         warmup = max(self.warmup, round((self.warmup_part or 0.0) * steps))
         factor = min(1.0, (step + 1) / warmup) if warmup else 1.0
         if self.half_life is not None:
@@ -140,27 +141,28 @@ class Optim:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What it runs on."""
+    """Devices, precision and compilation."""
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """cpu, gpu, or auto: the GPU if there is one. An Apple GPU does not count: it has no float64,
+    """cpu, gpu, or auto: the GPU if there is one. Apple GPUs are not used: they have no float64,
     which scenes and metrics need."""
     devices: int = 1
-    """Processes (GPUs) on each machine."""
+    """Number of processes (GPUs) on each machine."""
     nodes: int = 1
-    """Machines."""
+    """Number of machines."""
     precision: Literal["32", "tf32", "bf16"] = "32"
-    """32: single precision, as the paper; tf32: faster products on a GPU; bf16: mixed."""
+    """32: single precision, as in the paper; tf32: faster matrix products on a GPU; bf16: mixed
+    precision."""
     compile: Literal["auto", "yes", "no"] = "auto"
-    """Compile the training step for one GPU and record it, which takes a minute and makes it
-    several times faster; auto: where the run has 5,000 steps or more."""
+    """Compile the training step on a single GPU and capture it as a CUDA graph, which takes a
+    minute and makes it several times faster; auto: if the run has 5,000 steps or more."""
     threads: int | None = None
-    """Threads of each process on the CPU; torch's own choice by default. Another number of threads
-    rounds sums in another way: see deterministic."""
+    """CPU threads of each process; torch's own choice by default. Results depend on the number of
+    threads in the last bits: see --hardware.deterministic."""
     deterministic: bool = False
-    """Train to the same bits every time. On a CPU, for any number of threads, by computing with
-    one. On a GPU, with torch's deterministic algorithms, which can be slower, and without compiling
-    the step. A run then refuses to resume where the bits would differ."""
+    """Make the run reproducible bit for bit: on a CPU by using a single thread, on a GPU by using
+    torch's deterministic algorithms, which can be slower, and not compiling the step. Such a run
+    refuses to resume if the bits would differ."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -177,26 +179,26 @@ class Settings:
     task: tyro.conf.Suppress[str] = ""
     """Which experiment."""
     variant: str = "SA-MESH"
-    """Which slot attention: SA, SA-SH, SA-EMD, SA-MESH, or another that the task has."""
+    """Variant of slot attention: SA, SA-SH, SA-EMD, SA-MESH, or another one of the task."""
     preset: Literal["quick", "paper"] = "quick"
-    """Where the other settings start: minutes on 2 CPU cores, or the paper's."""
+    """Defaults of all other settings: quick takes minutes on 2 CPU cores, paper is the paper's."""
     seed: int = 0
     """Seed of the initial weights, the order of the data and all noise."""
     out: Path | None = None
-    """Folder of the run; by default runs/TASK/VARIANT-PRESET-SEED, with the name of the folder in
-    front of it for images and videos of your own. A run that stopped is resumed."""
+    """Folder of the run. By default runs/TASK/VARIANT-PRESET-SEED; for your own images and videos,
+    the name starts with that of their folder. If it contains an unfinished run, the run resumes."""
     overwrite: bool = False
-    """Start over even if the folder holds a run."""
+    """Start over, even if the folder contains a run."""
     steps: int = 1000
-    """Training steps."""
+    """Number of training steps."""
     val_every: int = 250
-    """Steps between two validations, each with sample pictures."""
+    """Validate, and draw sample pictures, every so many steps."""
     save_every: int = 250
-    """Steps between two checkpoints: the most that a kill can cost."""
+    """Save a checkpoint every so many steps; a killed run loses at most these."""
     log_every: int = 50
-    """Steps between two lines of the log."""
+    """Log every so many steps."""
     logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
-    """Where numbers go besides metrics.csv: TensorBoard, Weights & Biases if installed, or none."""
+    """Where to log besides metrics.csv: TensorBoard, Weights & Biases (if installed), or none."""
     data: Any = None
     model: Any = None
     transport: Any = None
@@ -248,8 +250,8 @@ INCIDENTAL = (
     "data.workers",
     "data.cache",
 )
-"""Settings and groups of settings that decide no result: where and how often a run is written, and
-what it is computed on, which changes the rounding alone."""
+"""Settings and groups of settings that do not change results: where and how often a run is saved,
+and the hardware, which only changes rounding."""
 
 
 def is_one_of(name: str, names: Iterable[str]) -> bool:

@@ -49,20 +49,20 @@ class SoftmaxSettings(TransportSettings):
 
 @dataclass(frozen=True)
 class SinkhornSettings(TransportSettings):
-    """SA-SH: full Sinkhorn with learned marginals."""
+    """SA-SH: Sinkhorn, by default with learned marginals."""
 
     cost: CostKind = "l2"
     """Pairwise cost of slots and inputs."""
     cost_scale: float = 1.0
-    """Factor of the cost."""
+    """Factor by which costs are multiplied."""
     n_iters: int = 5
-    """Sinkhorn iterations."""
+    """Number of Sinkhorn iterations."""
     temperature: float = 1.0
     """Strength of the entropy regularisation."""
     marginals: MarginalKind = "learned"
-    """How much mass each slot and input has."""
+    """Masses of slots and inputs: learned or uniform."""
     mass: float | None = None
-    """Total mass; one unit per slot by default."""
+    """Total mass; by default, one unit per slot."""
 
     def build(self) -> SlotTransport:
         """The transport with these settings."""
@@ -71,13 +71,14 @@ class SinkhornSettings(TransportSettings):
 
 @dataclass(frozen=True)
 class EMDSettings(SinkhornSettings):
-    """SA-EMD: exact transport, with the gradient of a Sinkhorn plan beside it."""
+    """SA-EMD: exact transport, with the gradient of a Sinkhorn plan."""
 
     combine: Combine = "sum"
-    """The paper's sum of both plans, their mean, the exact plan with the other's gradient, or the
-    sum without a gradient."""
+    """How to combine the exact and the Sinkhorn plan: their sum (the paper's), their mean, the
+    exact plan with the gradient of the other (straight_through), or the sum without a gradient
+    (detached)."""
     approximate: float | None = None
-    """Temperature of a Sinkhorn plan in place of the exact one; none for the exact one."""
+    """Replace the exact plan by a Sinkhorn plan at this temperature."""
 
     def build(self) -> SlotTransport:
         """The transport with these settings."""
@@ -89,20 +90,22 @@ class MeshSettings(SinkhornSettings):
     """SA-MESH: costs adjusted until their Sinkhorn plan has low entropy."""
 
     lr: float | None = 5.0
-    """The paper's lambda: length of a MESH step over the whole matrix. None to set step instead."""
+    """The paper's lambda: norm of a MESH step over the whole matrix."""
     step: float | None = None
-    """Root-mean-square change of a cost in one MESH step, at any size; 1 breaks exact ties."""
+    """Root-mean-square change of an entry in a MESH step, independent of the size of the matrix; 1
+    breaks exact ties. Replaces lr."""
     n_steps: int = 4
-    """MESH steps."""
+    """Number of MESH steps."""
     noise: float = 1e-3
     """Standard deviation of the noise that breaks ties."""
     potentials: PotentialsMode = "detach"
-    """Potentials that a MESH step starts from: those of the last step without their graph (detach),
-    with it (reuse), or zeros (fresh)."""
+    """Potentials that a MESH step starts from: those of the previous step without their graph
+    (detach) or with it (reuse), or zeros (fresh)."""
     objective: Literal["entropy", "learned"] = "entropy"
     """What MESH minimises; a learned objective is differentiated through all steps."""
     grad: Literal["straight_through", "implicit"] = "straight_through"
-    """Gradient of the last plan, for the entropy: through its iterations, or as if converged."""
+    """How to differentiate the last plan: through its iterations (straight_through), or as if it
+    had converged (implicit). A learned objective is always unrolled."""
 
     def build(self) -> SlotTransport:
         """The transport with these settings."""
@@ -120,7 +123,7 @@ class MeshSettings(SinkhornSettings):
 
 @dataclass(frozen=True)
 class TransitionSettings:
-    """Slots are handed on from frame to frame as they are."""
+    """Slots are passed from frame to frame unchanged."""
 
     def build(self) -> Transition:
         """The transition with these settings."""
@@ -129,10 +132,10 @@ class TransitionSettings:
 
 @dataclass(frozen=True)
 class FixedNoiseSettings(TransitionSettings):
-    """Noise is added to the slots that are handed on."""
+    """Noise is added to slots between frames."""
 
     std: float = 0.1
-    """Its standard deviation, which the paper does not give."""
+    """Standard deviation of the noise, which the paper does not give."""
 
     def build(self) -> Transition:
         """The transition with these settings."""
@@ -142,12 +145,12 @@ class FixedNoiseSettings(TransitionSettings):
 
 @dataclass(frozen=True)
 class LearnedNoiseSettings(TransitionSettings):
-    """The next slots are drawn from a Gaussian that is predicted from the last."""
+    """Slots are drawn from a Gaussian that is predicted from those of the previous frame."""
 
     prior_std: float = 0.1
     """Standard deviation of the prior."""
     kl_weight: float = 1e-4
-    """Weight of the divergence from the prior in the loss."""
+    """Weight of the Kullback-Leibler divergence from the prior in the loss."""
 
     def build(self) -> Transition:
         """The transition with these settings."""
@@ -158,16 +161,16 @@ class LearnedNoiseSettings(TransitionSettings):
 
 @dataclass(frozen=True)
 class Variant:
-    """One slot attention that tasks can be trained with."""
+    """A variant of slot attention that tasks can be trained with."""
 
     name: str
-    """On the command line and in reports."""
+    """Name on the command line and in reports."""
     transport: type[TransportSettings]
-    """Settings of its cross-attention; their defaults are where presets start."""
+    """Settings of its transport; presets start from their defaults."""
     colour: str = "#333333"
-    """In figures."""
+    """Colour in figures."""
     transition: TransitionSettings | None = None
-    """How slots get from frame to frame; a variant that has one is for videos only."""
+    """How slots pass from frame to frame; a variant that has one is for videos only."""
 
 
 VARIANTS: dict[str, Variant] = {
@@ -185,10 +188,10 @@ VARIANTS: dict[str, Variant] = {
 
 
 def register_variant(variant: Variant) -> None:
-    """Offer a variant to every task.
+    """Make a variant available to every task.
 
     Raises:
-        ValueError: If there is one of that name.
+        ValueError: If the name is taken.
 
     Example:
         >>> from slotmesh.training.variants import SinkhornSettings, Variant, register_variant
@@ -200,5 +203,5 @@ def register_variant(variant: Variant) -> None:
         >>> del VARIANTS["SA-20"]
     """
     if variant.name in VARIANTS:
-        raise ValueError(f"There is a variant {variant.name!r} already: choose another name.")
+        raise ValueError(f"A variant named {variant.name!r} already exists. Choose another name.")
     VARIANTS[variant.name] = variant

@@ -51,8 +51,8 @@ def locate(model: str) -> Path:
     except ValueError:
         known = ", ".join(names())
         raise ValueError(
-            f"{model} is no run, export or checkpoint here, and no weights that come with slotmesh "
-            f"have this name: {known or 'there are none'}. Pass the folder that `slotmesh train` "
+            f"{model} is not a run, an export or a checkpoint, nor the name of weights that come "
+            f"with slotmesh ({known or 'there are none'}). Pass the folder that `slotmesh train` "
             "or `slotmesh export` wrote, or one of these names."
         ) from None
 

@@ -70,7 +70,9 @@ def register_world(
         >>> del WORLDS["large-dsprites"]
     """
     if name in WORLDS:
-        raise ValueError(f"register_world: there is a world {name!r} already. Choose another name.")
+        raise ValueError(
+            f"register_world: a world named {name!r} already exists. Choose another name."
+        )
     WORLDS[name] = WorldEntry(make, description, reader, dict(settings or {}))
 
 

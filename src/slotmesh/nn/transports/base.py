@@ -16,7 +16,7 @@ MarginalKind = Literal["learned", "uniform"]
 
 
 class TransportContext(NamedTuple):
-    """What is constant over the iterations of slot attention.
+    """What stays the same over the iterations of slot attention.
 
     Example:
         >>> import torch
@@ -33,10 +33,10 @@ class TransportContext(NamedTuple):
 
 
 class SlotTransport(Part):
-    """Attention of slots to inputs; base of ``Softmax``, ``Sinkhorn``, ``EMD`` and ``Mesh``.
+    """Attention of slots to inputs; base class of ``Softmax``, ``Sinkhorn``, ``EMD`` and ``Mesh``.
 
-    :class:`~slotmesh.nn.SlotAttention` binds it, calls :meth:`begin` once per forward pass and then
-    the transport itself once per iteration. Subclass it for your own transport.
+    :class:`~slotmesh.nn.SlotAttention` calls :meth:`bind` once, :meth:`begin` once per forward
+    pass, and the transport itself once per iteration. Subclass it to write your own transport.
     """
 
     def bind(self, *, input_dim: int, slot_dim: int, hidden_dim: int) -> Self:
@@ -63,7 +63,7 @@ class SlotTransport(Part):
     def forward(
         self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
-        """One transport.
+        """Compute the attention of one iteration.
 
         Args:
             queries: Projected slots ``(..., m, d)``.
@@ -72,7 +72,8 @@ class SlotTransport(Part):
             context: The result of :meth:`begin`.
 
         Returns:
-            The attention ``(..., m, n)`` that multiplies the values, and the transport behind it.
+            The attention ``(..., m, n)`` that multiplies the values, and the transport it was
+            computed from.
         """
         raise TypeError(
             f"{type(self).__name__} has no forward(queries, keys, slots, context): define one that "
@@ -116,7 +117,7 @@ class MarginalHead(nn.Module):
 
     def _logit(self, elements: Tensor) -> Tensor:
         """``(..., k, dim)`` to ``(..., k)``."""
-        # Attributes, as torch.func.functional_call puts plain tensors in place of parameters.
+        # Read at every call: torch.func.functional_call replaces parameters by plain tensors.
         layers: Any = self.logit
         first, _, last = layers
         weight = first.weight
@@ -127,7 +128,7 @@ class MarginalHead(nn.Module):
 
 
 class OptimalTransport(SlotTransport):
-    """A transport with a pairwise cost and marginals; base of the paper's variants."""
+    """A transport with a pairwise cost and marginals; base class of the paper's variants."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""SA-EMD: slot attention by exact transport."""
+"""SA-EMD: exact transport."""
 
 from typing import Literal
 
@@ -10,7 +10,8 @@ from slotmesh.ops import CostKind, Transport, checks, emd
 
 Combine = Literal["sum", "mean", "straight_through", "detached"]
 
-# Stages of cooling to a plan that approximates the exact one, and iterations in each.
+# Number of temperatures on the way to a plan that approximates the exact one, and of iterations at
+# each.
 _COOLING = (10, 20)
 
 
@@ -18,17 +19,17 @@ class EMD(OptimalTransport):
     """SA-EMD: exact transport, which breaks ties, plus a Sinkhorn plan that carries the gradient.
 
     Args:
-        combine: ``"sum"``, the paper's ``emd(C) + sinkhorn(C)``: twice the mass, gradients through
-            the Sinkhorn plan. ``"mean"``: half of it, which preserves mass. ``"straight_through"``:
-            the exact plan alone, with the gradient of the Sinkhorn plan. ``"detached"``: the sum
-            without gradient, so that the attention is not learned.
-        approximate: Temperature of a Sinkhorn plan that replaces the exact one, to measure the
-            value of exactness: the other plan, cooled down in 10 stages of 20 iterations. None for
-            the exact plan.
-        cost: As for :class:`Sinkhorn`, like the rest.
-        cost_scale: Factor of the cost.
-        n_iters: Sinkhorn iterations of the plan that gives the gradient.
-        temperature: Of that plan.
+        combine: ``"sum"``: the paper's ``emd(C) + sinkhorn(C)``, which has twice the mass and the
+            gradient of the Sinkhorn plan. ``"mean"``: half of the sum, which preserves mass.
+            ``"straight_through"``: the exact plan alone, with the gradient of the Sinkhorn plan.
+            ``"detached"``: the sum without a gradient, so that the attention is not learned.
+        approximate: Replace the exact plan by a Sinkhorn plan at this temperature, to measure the
+            value of exactness. It is computed from the other plan by cooling it down in 10 stages
+            of 20 iterations.
+        cost: Kind of pairwise cost, see :func:`slotmesh.ops.pairwise_cost`.
+        cost_scale: Factor by which costs are multiplied.
+        n_iters: Number of iterations of the Sinkhorn plan.
+        temperature: Temperature of the Sinkhorn plan.
         marginals: ``"learned"`` or ``"uniform"``, shared by both plans.
         mass: Total mass; default one unit per slot.
 
@@ -91,7 +92,7 @@ class EMD(OptimalTransport):
     def _cooled(
         self, cost: Tensor, a: Tensor | None, context: TransportContext, plan: Transport, end: float
     ) -> Transport:
-        """A plan of low temperature, which from zero potentials takes thousands of iterations."""
+        """A plan of low temperature, which without stages would take thousands of iterations."""
         stages, n_iters = _COOLING
         ratio = (end / self.temperature) ** (1 / stages)
         for i in range(stages):

@@ -1,4 +1,4 @@
-"""SA-MESH: slot attention by Sinkhorn on costs adjusted for low entropy."""
+"""SA-MESH: Sinkhorn on costs that are adjusted for low entropy."""
 
 from typing import Any
 
@@ -14,28 +14,32 @@ from slotmesh.ops.problem import compute_dtype
 
 
 class Mesh(OptimalTransport):
-    """SA-MESH: breaks ties, fast, differentiable. The paper's method, and the default.
+    """SA-MESH, the paper's method and the default: it breaks ties, and is differentiable and fast.
 
     Args:
-        step: Root-mean-square change of a cost in one MESH step, as for :func:`slotmesh.mesh`;
-            default 1, unless ``lr`` is given.
-        lr: The paper's lambda, instead of ``step``: the norm of the change of the whole matrix.
-        n_steps: MESH steps.
-        noise: Standard deviation of the noise that breaks ties, drawn once per forward pass. 0 adds
-            none, but does not keep equal slots equal: their costs may differ by the rounding of a
-            matrix product, which is then amplified, differently on each processor.
-        potentials: See :func:`slotmesh.mesh`, like ``grad``.
-        grad: ``"straight_through"`` (the paper's), ``"implicit"`` (more stable if gradients go
-            through several iterations of slot attention), ``"unroll"`` or ``"truncated"``.
+        step: Root-mean-square change of an entry of the cost in one MESH step, as for
+            :func:`slotmesh.mesh`; default 1, unless ``lr`` is given. For training, smaller steps
+            (0.04 to 0.13) work better.
+        lr: The paper's lambda, instead of ``step``: the Frobenius norm of one step over the whole
+            matrix.
+        n_steps: Number of MESH steps.
+        noise: Standard deviation of the noise that breaks ties, drawn once per forward pass. Even
+            with 0, equal slots may not stay equal: a matrix product can round their costs
+            differently, and MESH amplifies the difference.
+        potentials: See :func:`slotmesh.mesh`.
+        grad: ``"straight_through"`` (the paper's), ``"implicit"`` (more stable if gradients pass
+            through several iterations of slot attention), ``"unroll"`` or ``"truncated"``; see
+            :func:`slotmesh.mesh`.
         objective: What to minimise instead of the entropy:
             :class:`~slotmesh.nn.LearnedObjective` or :class:`~slotmesh.nn.SlotSimilarity`. They
             learn only with ``grad="unroll"`` or ``"truncated"``.
-        cost: As for :class:`Sinkhorn`, like the rest.
-        cost_scale: Factor of the cost.
-        n_iters: Sinkhorn iterations in each MESH step, and for the plan at the end; the default as
-            for :func:`slotmesh.mesh`.
-        temperature: Of every Sinkhorn.
-        marginals: ``"learned"`` or ``"uniform"``.
+        cost: Kind of pairwise cost, see :func:`slotmesh.ops.pairwise_cost`.
+        cost_scale: Factor by which costs are multiplied.
+        n_iters: Number of Sinkhorn iterations in each MESH step, and for the plan at the end; the
+            default is that of :func:`slotmesh.mesh`.
+        temperature: Temperature of every Sinkhorn.
+        marginals: ``"learned"`` (by one small network for slots and one for inputs) or
+            ``"uniform"``.
         mass: Total mass; default one unit per slot.
 
     Example:
@@ -94,7 +98,7 @@ class Mesh(OptimalTransport):
 
     @classmethod
     def upgraded(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """Settings under today's names: unrolling with detached potentials is ``"truncated"``."""
+        """Update old settings: unrolling with detached potentials is now called "truncated"."""
         if settings.get("grad") == "unroll" and settings.get("potentials") == "detach":
             return settings | {"grad": "truncated"}
         return settings
@@ -127,7 +131,7 @@ class Mesh(OptimalTransport):
     def forward(
         self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
-        """One MESH."""
+        """Compute the MESH plan of one iteration."""
         cost, a = self.pose(queries, keys, slots, context)
         objective = None
         if self.objective is not None:

@@ -1,4 +1,4 @@
-"""SA-SH: slot attention by Sinkhorn's algorithm."""
+"""SA-SH: entropy-regularised transport by Sinkhorn's algorithm."""
 
 from torch import Tensor
 
@@ -11,20 +11,21 @@ from slotmesh.ops.sinkhorn import SinkhornGrad
 class Sinkhorn(OptimalTransport):
     """SA-SH: entropy-regularised optimal transport with learned marginals.
 
-    Set-equivariant like SA, but slots compete for inputs until both marginals hold, and the
-    marginals can leave out background inputs and unneeded slots.
+    It is set-equivariant like SA, but slots compete for inputs until both marginals hold, and
+    learned marginals can ignore background inputs and unneeded slots.
 
     Args:
         cost: Kind of pairwise cost, see :func:`slotmesh.ops.pairwise_cost`.
-        cost_scale: Factor of the cost (the paper's video model: cosine times 6).
-        n_iters: Sinkhorn iterations.
+        cost_scale: Factor by which costs are multiplied (the paper's video model: cosine times 6).
+        n_iters: Number of Sinkhorn iterations.
         temperature: Strength of the regularisation.
-        marginals: ``"learned"`` by one small network per side, or ``"uniform"``.
+        marginals: ``"learned"`` (by one small network for slots and one for inputs) or
+            ``"uniform"``.
         mass: Total mass; default one unit per slot.
         grad: See :func:`slotmesh.sinkhorn`.
-        share: Share of the mass that slots take: what is left of each input may be background. See
-            :func:`slotmesh.sinkhorn`, also for ``penalty``.
-        penalty: Lets slots and inputs have more or less than their mass.
+        share: Transport only this share of the mass, and leave the rest to the background; see
+            :func:`slotmesh.sinkhorn`.
+        penalty: Let sums differ from the masses at this cost; see :func:`slotmesh.sinkhorn`.
 
     Example:
         >>> import torch
@@ -67,7 +68,7 @@ class Sinkhorn(OptimalTransport):
     def forward(
         self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
-        """One Sinkhorn."""
+        """Compute the Sinkhorn plan of one iteration."""
         cost, a = self.pose(queries, keys, slots, context)
         relaxed = {"share": self.share, "penalty": self.penalty}
         t = self.sinkhorn(cost, a, context, grad=self.grad, **relaxed)

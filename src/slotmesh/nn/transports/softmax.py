@@ -9,7 +9,7 @@ from slotmesh.ops.problem import compute_dtype, full_precision, marginal_error
 
 
 class Softmax(SlotTransport):
-    r"""SA: dot products over :math:`\sqrt d`, softmax over slots, normalised over inputs.
+    r"""SA: dot products divided by :math:`\sqrt d`, softmax over slots, normalised over inputs.
 
     This is one iteration of Sinkhorn on the negative dot product with uniform marginals. It is
     set-equivariant: equal slots stay equal.
@@ -32,7 +32,7 @@ class Softmax(SlotTransport):
     def forward(
         self, queries: Tensor, keys: Tensor, slots: Tensor, context: TransportContext
     ) -> tuple[Tensor, Transport]:
-        """One softmax; its transport has one unit per slot, and inputs of equal mass."""
+        """Compute the attention of one iteration, as a transport with uniform marginals."""
         dtype = compute_dtype(queries)
         with full_precision(queries):
             scores = queries.to(dtype) @ keys.to(dtype).mT * queries.shape[-1] ** -0.5

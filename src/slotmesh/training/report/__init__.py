@@ -24,17 +24,17 @@ from slotmesh.training.tasks import TASKS
 
 @dataclass(frozen=True)
 class Report:
-    """Write an HTML page about runs: results, curves, attention and masks."""
+    """Write an HTML report on runs: results, curves, attention and masks."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs, or checkpoints. A run that was not evaluated is evaluated first, for the
-    page only: nothing else is written."""
+    """Folders of runs, or checkpoints. Runs that have not been evaluated are evaluated for the
+    report; nothing else is written."""
     out: Path = Path("report.html")
-    """The page to write; an existing one is replaced."""
+    """The file to write; an existing one is replaced."""
     n_samples: int = 4
-    """Test samples to show per run."""
+    """Number of test samples to show per run."""
     n_cases: int = 2
-    """Best and worst test samples to show per run."""
+    """Number of best and of worst test samples to show per run."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 

@@ -82,7 +82,7 @@ def collect(path: Path, device: str, console: Console) -> Found:
         said(str(error))
     _find_evaluation(found, device, console, said)
     if not found.last_step:
-        found.problems.append("metrics.csv has no rows yet: there are no curves.")
+        found.problems.append("metrics.csv has no rows yet, so there are no curves.")
     elif found.last_step < found.settings.steps:
         found.problems.append(
             f"Training is at step {found.last_step} of {found.settings.steps}: it is still "
@@ -110,9 +110,9 @@ def _curves(path: Path) -> Columns:
     columns = read_csv(path)
     steps = columns.get("step", [])
     if columns and not steps:
-        raise ValueError(f"{path} has no column 'step': there are no curves.")
+        raise ValueError(f"{path} has no column 'step', so there are no curves.")
     if len(columns) > _MOST_COLUMNS or not all(name.isprintable() for name in columns):
-        raise ValueError(f"{path} has columns that no run writes: there are no curves.")
+        raise ValueError(f"{path} has columns that no run writes, so there are no curves.")
     good = [i for i, step in enumerate(steps) if 0 <= step < _MOST_STEPS]
     return {name: [values[i] for i in good] for name, values in columns.items()}
 

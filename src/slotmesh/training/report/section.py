@@ -14,7 +14,7 @@ from slotmesh.training.report.samples import SamplePainter, best_and_worst
 from slotmesh.training.settings import flag, leaves
 from slotmesh.training.variants import VARIANTS
 
-# Runs whose pictures are shown: more make the page large, and nobody compares them.
+# Runs whose pictures are shown: more would make the page large without being compared.
 _MOST_PICTURED = 8
 
 

@@ -42,7 +42,7 @@ def register_task(task: type[Experiment]) -> None:
         ValueError: If there is one of that name.
     """
     if task.name in TASKS:
-        raise ValueError(f"There is a task {task.name!r} already: choose another name.")
+        raise ValueError(f"A task named {task.name!r} already exists. Choose another name.")
     TASKS[task.name] = task
 
 

@@ -33,14 +33,14 @@ class PredictorModel(ImageModel):
     channels: int = 64
     """Of the encoder."""
     init: InitName = "fixed-gaussian"
-    """Where slots start."""
+    """How slots are initialised."""
     implicit: bool = True
     """Differentiate slots implicitly (the dagger of Table 2), or through all iterations."""
 
 
 @dataclass(frozen=True)
 class ClevrPropertiesSettings(Settings):
-    """Predict the properties of all objects of a CLEVR image (Table 2)."""
+    """Predict the properties of all objects in a CLEVR image (Table 2)."""
 
     data: ImageData = field(default_factory=ImageData)
     model: PredictorModel = field(default_factory=PredictorModel)
@@ -102,12 +102,12 @@ class ClevrProperties(Experiment):
     name = "clevr-properties"
     title = "CLEVR properties"
     about = (
-        "Every object's place, shape, colour, material and size, from an image (section 5.2, "
-        "Table 2). AP at a distance: how near an object has to be to count as found."
+        "Predict the position, shape, colour, material and size of every object in an image "
+        "(section 5.2, Table 2). AP at a distance: how close a prediction has to be."
     )
     how_to_read = (
-        "Attention is multiplied with the image, as in the paper's appendix; each map is scaled so "
-        "that its largest value is 1."
+        "The image is multiplied by the attention, as in the paper's appendix; each map is scaled "
+        "so that its largest value is 1."
     )
     published = _published()
     settings: ClevrPropertiesSettings

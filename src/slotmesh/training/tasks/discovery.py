@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DiscoverySettings(Settings):
-    """Find the objects of an image by reconstructing it from slots (Table 4)."""
+    """Find the objects in an image by reconstructing it from slots (Table 4)."""
 
     data: ImageData = field(default_factory=ImageData)
     model: ImageModel = field(default_factory=ImageModel)
@@ -193,7 +193,7 @@ class Discovery(Experiment):
 
 @dataclass(frozen=True)
 class MultiDSpritesSettings(DiscoverySettings):
-    """Find the sprites of an image by reconstructing it from slots (Table 3)."""
+    """Find the sprites in an image by reconstructing it from slots (Table 3)."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""

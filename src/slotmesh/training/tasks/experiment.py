@@ -37,31 +37,31 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Goal:
-    """The number that an experiment is about."""
+    """The main metric of a task."""
 
     metric: str
-    """Its name among the metrics."""
+    """Name of the metric."""
     higher: bool
-    """Whether more is better."""
+    """Whether higher is better."""
 
 
 class Experiment(ABC):
-    """What is trained: a model, its data, loss and metrics. One entry of ``TASKS`` each."""
+    """A task: its model, data, loss and metrics. ``TASKS`` has one entry per subclass."""
 
     name: ClassVar[str]
-    """On the command line."""
+    """Name on the command line."""
     title: str
-    """In reports."""
+    """Name in reports."""
     about: str
     """What the task is, in a sentence or two, for reports."""
     how_to_read: ClassVar[str] = ""
-    """What pictures of samples show, for reports."""
+    """What the pictures of samples show, for reports."""
     settings_type: ClassVar[type[Settings]]
     goal: Goal
     published: ClassVar[tuple[Row, ...]] = ()
     """Results of a paper, to compare runs with."""
     has_world: ClassVar[bool] = True
-    """Whether a world stands in for the data; ``--data.root`` is required otherwise."""
+    """Whether there is a world to train on; otherwise ``--data.root`` is required."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -77,7 +77,7 @@ class Experiment(ABC):
     @classmethod
     @abstractmethod
     def preset(cls, variant: str, preset: str) -> Settings:
-        """The settings that a run starts from: those of ``quick`` or ``paper``."""
+        """The default settings of a run: those of ``quick`` or ``paper``."""
 
     @classmethod
     def suited(cls, start: S, root: Path, size: int | None = None) -> S:
@@ -86,20 +86,21 @@ class Experiment(ABC):
         Args:
             start: From :meth:`preset`.
             root: The data.
-            size: Of the images, if it is not to be chosen.
+            size: Size of the images, if the caller sets it.
         """
         return start
 
     def about_world(self) -> str | None:
-        """What a run on the easy version of its world has to say; None on any other data."""
+        """A message for runs on the easy version of a world; None for other data."""
         settings: Any = self.settings
         if not getattr(settings.data, "easy", False):
             return None
         paper: Any = type(self).preset(settings.variant, "paper")
         more = paper.model.n_slots != settings.model.n_slots
         return (
-            "The world is the easy one: a few large objects in clear colours. --data.no-easy"
-            f"{f' --model.n-slots {paper.model.n_slots}' if more else ''} is the paper's."
+            "Scenes are from the easy version of the world, with a few large objects in clear "
+            "colours. For the paper's scenes, train with --data.no-easy"
+            f"{f' --model.n-slots {paper.model.n_slots}' if more else ''}."
         )
 
     def check_data(self) -> None:  # noqa: B027 (most have nothing to check)

@@ -46,23 +46,23 @@ _WORLD_SIZE = 10_000
 
 @dataclass(frozen=True)
 class FeaturesData(FolderData):
-    """What is trained and evaluated on."""
+    """The data to train and evaluate on."""
 
     batch_size: int = 32
-    """Samples per step, over all processes together."""
+    """Samples per step, over all processes."""
     train_size: int | None = None
-    """Number of different training samples; all of them by default, 10,000 of a world."""
+    """Number of different training samples; by default all of them, or 10,000 of a world."""
     root: Path | None = None
     """The folder of images; nested folders are searched too. With --data.world, the folder of the
     real dataset."""
     world: str | None = None
-    """In place of a folder of images: a procedural world, such as clevrtex; with --data.root, the
-    real dataset that it imitates."""
+    """A procedural world, such as clevrtex, instead of a folder of images; with --data.root, the
+    real dataset that the world imitates."""
     size: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Width and height that images are resized to, a multiple of the backbone's patches; that of
-    the backbone by default."""
+    """Width and height to which images are resized, a multiple of the backbone's patch size; by
+    default, the image size of the backbone."""
     cache: Path = Path("runs/feature-cache")
-    """Folder in which features are kept, for all runs."""
+    """Folder of the feature cache, which all runs share."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -83,27 +83,27 @@ class FeaturesData(FolderData):
 
 @dataclass(frozen=True)
 class FeatureModel:
-    """The network: a frozen backbone, slot attention, a decoder of features."""
+    """The network: frozen backbone, slot attention, feature decoder."""
 
     backbone: str = ""
-    """The frozen vision model (required): a folder, or a name of the Hugging Face hub or of timm,
+    """The frozen vision model (required): a folder, or a name on the Hugging Face hub or in timm,
     such as facebook/dinov2-small."""
     n_slots: int = 7
-    """Slots."""
+    """Number of slots."""
     n_iters: int = 3
-    """Iterations of slot attention."""
+    """Number of iterations of slot attention."""
     slot_dim: int = 256
-    """Length of a slot."""
+    """Size of a slot."""
     mlp_dim: int = 1024
     """Width of the hidden layers of slot attention."""
     hidden: int = 2048
     """Width of the hidden layers of the decoder."""
     layers: int = 3
-    """Hidden layers of the decoder."""
+    """Number of hidden layers of the decoder."""
     init: InitName = "gaussian"
-    """Where slots start."""
+    """How slots are initialised."""
     implicit: bool = False
-    """Differentiate slots implicitly, or through all iterations."""
+    """Differentiate slots implicitly instead of through all iterations."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -116,8 +116,8 @@ class FeaturesSettings(Settings):
     """Find the objects in photographs, on features of a frozen vision model (DINOSAUR)."""
 
     preset: Literal["quick", "paper"] = "quick"
-    """Where the other settings start: a small decoder, minutes on 2 CPU cores; or the usual recipe
-    of DINOSAUR, an hour on a GPU."""
+    """Defaults of all other settings: quick has a small decoder, minutes on 2 CPU cores; paper is
+    the usual recipe of DINOSAUR, an hour on a GPU."""
     data: FeaturesData = field(default_factory=FeaturesData)
     model: FeatureModel = field(default_factory=FeatureModel)
     transport: TransportSettings = field(default_factory=MeshSettings)

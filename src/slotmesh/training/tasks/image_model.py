@@ -21,25 +21,25 @@ class ImageModel:
     """The network: encoder, slot attention, decoder or head."""
 
     n_slots: int = 6
-    """Slots."""
+    """Number of slots."""
     n_iters: int = 3
-    """Iterations of slot attention."""
+    """Number of iterations of slot attention."""
     channels: int = 32
-    """Of the convolutions."""
+    """Number of channels of the convolutions."""
     slot_dim: int = 64
-    """Length of a slot."""
+    """Size of a slot."""
     mlp_dim: int = 128
     """Width of the hidden layers of slot attention."""
     init: InitName = "gaussian"
-    """Where slots start."""
+    """How slots are initialised."""
     implicit: bool = False
-    """Differentiate slots implicitly, or through all iterations."""
+    """Differentiate slots implicitly instead of through all iterations."""
     he_init: bool = False
-    """Start convolutions with the larger weights of He et al. (2015), which let the image through
-    to the slots from the first step on. The paper has torch's."""
+    """Initialise convolutions as in He et al. (2015), with larger weights through which the image
+    reaches the slots from the first step on. The paper uses torch's default."""
 
     def options(self, size: int) -> dict[str, Any]:
-        """Arguments of the network, beside its slots and transport, for images of a size."""
+        """Arguments of the network for images of a size, except slots and transport."""
         return {
             "n_iters": self.n_iters,
             "resolution": (size, size),
@@ -51,7 +51,7 @@ class ImageModel:
         }
 
     def started(self, model: M) -> M:
-        """A new network, with the weights that it is to start from."""
+        """The new network, with its weights initialised."""
         if self.he_init:
             parts: Any = model
             layers = list(parts.encoder.convolutions)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SLOTS = 7
 _MOST_SLOTS = 24
-# Files that are looked into to choose defaults.
+# Files that are opened to choose defaults.
 _LOOKED_AT = 64
 
 D = TypeVar("D", bound="FolderData")
@@ -35,27 +35,29 @@ S = TypeVar("S", bound=Settings)
 
 @dataclass(frozen=True)
 class FolderData(Data):
-    """What is trained and evaluated on."""
+    """The data to train and evaluate on."""
 
+    train_size: int | None = None
+    """Number of training samples; by default, all of them."""
     test_size: int = 1000
-    """Test samples, for `slotmesh evaluate`; all that there are, if fewer."""
+    """Number of test samples, for `slotmesh evaluate`; all of them if there are fewer."""
     val_size: int = 320
-    """Validation samples; all that there are, if fewer."""
+    """Number of validation samples; all of them if there are fewer."""
     seed: int = 0
-    """Another seed divides the folder into other images for training, validation and test."""
+    """Seed of the split into images for training, validation and test."""
     root: Path | None = None
-    """The folder (required); nested folders are searched too. Or an HDF5 file with square images,
+    """The folder (required); nested folders are searched too. Or an HDF5 file of square images,
     uint8 (N, 3, SIZE, SIZE)."""
     masks: Path | None = None
-    """Folder of the masks, PNG files of the images' names, for metrics only; ROOT/masks by
-    default, if it exists."""
+    """Folder of masks, PNG files with the names of the images, for metrics only; by default
+    ROOT/masks, if it exists."""
     size: int = 64
-    """Width and height that everything is resized to."""
+    """Width and height to which images are resized."""
     square: Square = "crop"
-    """How images become square: crop takes the middle, squeeze everything."""
+    """How to make images square: crop keeps the centre, squeeze the whole image."""
 
     workers: ClassVar[int] = 0
-    """Samples are kept in memory: nobody has to read them meanwhile."""
+    """No worker processes: all samples are kept in memory."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -66,20 +68,20 @@ class FolderData(Data):
             if name == "root" and _is_file(path):
                 continue
             if path is not None and not path.is_dir():
-                what = "a file" if path.exists() else "no folder that exists"
-                raise ValueError(f"--data.{name} is {path}, which is {what}; expected a folder.")
+                what = "is a file" if path.exists() else "does not exist"
+                raise ValueError(f"--data.{name} is {path}, which {what}; expected a folder.")
 
 
 @dataclass(frozen=True)
 class VideoFolderData(FolderData):
-    """What is trained and evaluated on."""
+    """The data to train and evaluate on."""
 
     root: Path | None = None
-    """The folder (required) of mp4 clips, or of folders whose images are frames."""
+    """The folder (required) of mp4 clips, or of one folder of frames per video."""
     n_frames: int = 2
-    """Frames per sample."""
+    """Number of frames per sample."""
     stride: int = 1
-    """Frames of the video from one of a sample to the next."""
+    """Distance between the frames of a sample, in frames of the video."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -95,10 +97,10 @@ class ImagesSettings(DiscoverySettings):
     """Find the objects in a folder of your own images."""
 
     preset: Literal["quick", "paper"] = "quick"
-    """Where the other settings start: a small network, minutes on 2 CPU cores; or the size and
-    schedule of the paper's network for Multi-dSprites, hours on a GPU."""
+    """Defaults of all other settings: quick is a small network, minutes on 2 CPU cores; paper has
+    the size and schedule of the paper's network for Multi-dSprites, hours on a GPU."""
     data: FolderData = field(default_factory=FolderData)  # pyright: ignore
-    """What is trained and evaluated on."""
+    """The data to train and evaluate on."""
 
     @property
     def folder(self) -> Path:
@@ -111,10 +113,10 @@ class VideosSettings(VideoDiscoverySettings):
     """Find and follow the objects in a folder of your own videos."""
 
     preset: Literal["quick", "paper"] = "quick"
-    """Where the other settings start: a small network, minutes on 2 CPU cores; or the size and
-    schedule of the paper's network for CLEVRER, hours on a GPU."""
+    """Defaults of all other settings: quick is a small network, minutes on 2 CPU cores; paper has
+    the size and schedule of the paper's network for CLEVRER, hours on a GPU."""
     data: VideoFolderData = field(default_factory=VideoFolderData)  # pyright: ignore
-    """What is trained and evaluated on."""
+    """The data to train and evaluate on."""
 
     @property
     def folder(self) -> Path:

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VectorData(Data):
-    """What is trained and evaluated on."""
+    """The data to train and evaluate on."""
 
     sigma: float = 1.0
     """Standard deviation of the objects: 1, 0.1 and 0.01 in the paper."""
     n_objects: int = 5
-    """Vectors to find, and slots."""
+    """Number of vectors to copy, and of slots."""
     n_background: int = 100
-    """Zero vectors among them."""
+    """Number of zero vectors among them."""
     dim: int = 32
-    """Length of a vector, and of a slot."""
+    """Size of a vector, and of a slot."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -58,21 +58,21 @@ class CopierModel:
     """The network: slot attention alone."""
 
     n_iters: int = 3
-    """Iterations of slot attention."""
+    """Number of iterations of slot attention."""
     mlp_dim: int = 64
     """Width of the hidden layers."""
     init: InitName = "fixed-gaussian"
-    """Where slots start."""
+    """How slots are initialised."""
     implicit: bool = True
     """Differentiate slots implicitly, as the paper does here."""
     raw_values: bool = False
-    """Not the paper's: slots take the vectors as they are, not normalised."""
+    """Not in the paper: slots receive the vectors without normalisation."""
     rescale: bool = False
-    """Not the paper's: divide each set by its root mean square, and multiply the slots by it."""
+    """Not in the paper: divide each set by its root mean square, and multiply the slots by it."""
     head: bool = False
-    """Not the paper's: a linear layer on the slots."""
+    """Not in the paper: add a linear layer on the slots."""
     slot_dim: int | None = None
-    """Length of a slot, with a head; that of a vector by default."""
+    """Size of a slot, with --model.head; by default, that of a vector."""
 
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
@@ -82,20 +82,21 @@ class CopierModel:
             at_least("model.slot_dim", self.slot_dim, 1)
             if not self.head:
                 raise ValueError(
-                    f"--model.slot-dim is {self.slot_dim}, expected none without --model.head, as "
-                    "slots are the prediction then."
+                    f"--model.slot-dim is {self.slot_dim}, which needs --model.head: without it, "
+                    "slots are the prediction. Pass --model.head, or leave the size out."
                 )
 
 
 @dataclass(frozen=True)
 class RandomObjectsSettings(Settings):
-    """Copy random vectors out of zeros into slots (Table 1)."""
+    """Copy random vectors, hidden among zeros, into slots (Table 1)."""
 
     data: VectorData = field(default_factory=VectorData)
     model: CopierModel = field(default_factory=CopierModel)
     transport: TransportSettings = field(default_factory=MeshSettings)
     relative_loss: bool = False
-    """Not the paper's: the loss in units of sigma, so that Adam sees the same for every sigma."""
+    """Not in the paper: measure the loss in units of sigma, so that its scale does not depend on
+    sigma."""
 
 
 # RESULTS.md says how they were chosen.
@@ -114,10 +115,10 @@ class RandomObjectsTask(Experiment):
     name = "random-objects"
     title = "Random objects"
     about = (
-        "Random vectors have to be copied out of many zeros, one into each slot (section 5.1, "
+        "Copy random vectors, hidden among zeros, into slots, one vector per slot (section 5.1, "
         "Table 1)."
     )
-    how_to_read = "Vectors down, dimensions across; blue is above 0, red below."
+    how_to_read = "Rows are vectors, columns are dimensions; blue is above 0, red below."
     published = (
         *(
             Row(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VideoDiscoverySettings(DiscoverySettings):
-    """Find and follow the objects of two frames of a video (Table 5)."""
+    """Find and follow the objects in two frames of a video (Table 5)."""
 
     transition: TransitionSettings = field(default_factory=TransitionSettings)
 
@@ -148,8 +148,8 @@ class ClevrerShortDiscovery(VideoDiscovery):
     name = "clevrer-s"
     title = "CLEVRER-S"
     about = (
-        "Objects found in two frames of a video that lie a short time apart (section 5.4, "
-        "Table 5). TC: how many objects keep their slot."
+        "Objects found in two frames of a video, a short time apart (section 5.4, Table 5). TC: "
+        "the share of objects that keep their slot."
     )
     frames = (0, 16)
     published = (
@@ -181,8 +181,8 @@ class ClevrerLongDiscovery(VideoDiscovery):
     name = "clevrer-l"
     title = "CLEVRER-L"
     about = (
-        "Objects found in two frames of a video that lie a long time apart (section 5.4, "
-        "Table 5). TC: how many objects keep their slot."
+        "Objects found in two frames of a video, a long time apart (section 5.4, Table 5). TC: "
+        "the share of objects that keep their slot."
     )
     frames = (0, 127)
     published = _rows(
