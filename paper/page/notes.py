@@ -64,8 +64,8 @@ As SA in Table 3, also in the number of steps.
 """Notes by the name of the table."""
 
 COMMON = """
-Rows of a seed with equally many training samples see the same ones in the same order, in bfloat16 if
-they are trained on a GPU. Test samples are used for the test only: the weights that are tested are
-those with the lowest loss on validation samples. With several seeds the table shows mean and
+Rows of a seed with equally many training samples see the same ones in the same order, in bfloat16
+if they are trained on a GPU. Test samples are used for the test only: the weights that are tested
+are those with the lowest loss on validation samples. With several seeds the table shows mean and
 standard deviation.
 """
