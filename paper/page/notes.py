@@ -17,6 +17,11 @@ steps, a cosine learning rate, and a moving average of the weights, the same for
 SA, SA-SH and SA-MESH with seed 0 were trained at the same time on one GPU, where each takes longer
 than on its own.
 """,
+    "Table 2, appendix": """
+The gradient of SA-MESH is not that of Table 2, but `grad="implicit"` as in Table 3: there gradients
+go through three iterations of slot attention as well, and training was unstable with the other. It
+was not tested here.
+""",
     "Table 3": """
 **This is a shorter experiment of the same kind, not the paper's.** The paper uses 60,000 scenes of
 the Multi-dSprites dataset and five seeds. We use slotmesh's own Multi-dSprites world, whose scenes
@@ -33,6 +38,11 @@ last step. *detach* was our first setting and was trained with this seed; the im
 replaced it because the loss rose and jumped late in training. This choice was thus made on the same
 seed, and by the training loss, not by a test.
 """,
+    "Table 4": """
+**This is a shorter experiment of the same kind, not the paper's**: 20,000 steps, about a sixteenth
+of the paper's number, on slotmesh's own ClevrTex world. The gradient of SA-MESH differs from the
+authors' code as in Table 3.
+""",
     "Table 5": """
 **This is a shorter experiment of the same kind, not the paper's**: 20,000 steps, a quarter of the
 paper's number, on slotmesh's own CLEVRER world. Masks are those of the world, not a detector's. The
@@ -44,11 +54,18 @@ temporal consistency (TC) with the last rows. On CLEVRER-L, SA and SA-SH are bel
 SA, SA-SH and SA-MESH with seed 0 were trained at the same time on one GPU, where each takes longer
 than on its own.
 """,
+    "Section 5.4": """
+As SA-MESH on CLEVRER-S in Table 5, also in the number of steps, with a lambda of 2 in place of 8.
+""",
+    "Appendix, ablations": """
+As SA in Table 3, also in the number of steps.
+""",
 }
 """Notes by the name of the table."""
 
 COMMON = """
-All rows of a seed see the same samples in the same order, in bfloat16 if they are trained on a GPU.
-Test samples are used only for testing: the tested weights are those with the lowest loss on
-validation samples. With several seeds, the table shows mean and standard deviation.
+Rows of a seed with equally many training samples see the same ones in the same order, in bfloat16
+if they are trained on a GPU. Test samples are used only for testing: the tested weights are those
+with the lowest loss on validation samples. With several seeds, the table shows mean and standard
+deviation.
 """

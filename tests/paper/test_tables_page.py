@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from paper.page import render
+from paper.page.notes import NOTES
 from paper.recorded import difference
 from paper.tables.command import KINDS, settings_of
 from paper.tables.definitions import TABLES
@@ -23,6 +24,7 @@ from slotmesh.training.export import weights_name
 from slotmesh.training.published import published_rows
 from slotmesh.training.runs import open_run
 from slotmesh.training.settings import INCIDENTAL
+from slotmesh.training.tasks import preset
 
 from .test_page import row, section
 
@@ -261,3 +263,20 @@ def test_readme_says_what_was_measured() -> None:
     reused = records_in(RESULTS / "table3", ("SA-MESH-reuse",))
     said = "The authors' gradient has not been trained here." in " ".join(page.split())
     assert said == (not reused)
+
+
+def test_notes_say_where_a_table_is_not_the_papers_experiment() -> None:
+    """As the settings have it: fewer steps, and another gradient or lambda of MESH."""
+    for table in TABLES:
+        rows = [one for one in table.rows.values() if one not in table.more]
+        shorter = table.steps is not None and table.steps < rows[0].settings().steps
+        said = NOTES.get(table.paper, "")
+        assert shorter == ("shorter" in said or "also in the number of steps" in said)
+        if any(one.changes.get("transport.grad") == "implicit" for one in rows):
+            assert 'grad="implicit"' in said
+    [one] = KINDS["section-5-4"].table.rows.values()
+    usual: Any = preset("clevrer-s", "SA-MESH", "paper")
+    assert (
+        f"lambda of {one.changes['transport.lr']:g} in place of {usual.transport.lr:g}"
+        in (NOTES["Section 5.4"])
+    )

@@ -116,10 +116,14 @@ def test_an_incomplete_copy(root: Path) -> None:
     reader = ClevrReader(root)
     found = list(reader.records())
     assert [isinstance(f, BadRecord) for f in found] == [False, True, False]
-    assert "CLEVR_train_000001.png: the file is missing" in str(found[1])
+    assert "CLEVR_train_000001.png: the file is missing. To use an incomplete" in str(found[1])
+    assert "--data.partial" in str(found[1])
     partial = ClevrReader(root, partial=True, size=None)
     assert len(partial) == 2
     assert (partial.read(1).image[0].permute(1, 2, 0).numpy() == picture(2)[..., :3]).all()
+    (root / "images" / "train" / "CLEVR_train_000002.png").unlink()
+    with pytest.raises(BadRecord, match=r"000002.png: the file is missing$"):
+        partial.read(1)
 
 
 def without(name: str) -> dict[str, Any]:

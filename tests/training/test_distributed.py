@@ -58,6 +58,17 @@ def test_the_same_losses_and_metrics(
     assert {row["step"] for row in metrics(tmp_path / "two") if row["val/loss"]} == {"5", "7"}
 
 
+def test_parameters_that_no_loss_depends_on(tmp_path: Path) -> None:
+    """Queries, keys and marginals of SA-EMD, if its plan has no gradient."""
+    changes = {"transport__combine": "detached", "log_every": 1}
+    one = tiny("random-objects", "SA-EMD", tmp_path / "one", **changes)
+    assert run_job(tmp_path / "log", "train", settings=one)[0] == 0
+    two = tiny("random-objects", "SA-EMD", tmp_path / "two", hardware__devices=2, **changes)
+    ends = two_processes(tmp_path / "log", "train", settings=two)
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert_same_numbers(tmp_path / "two", tmp_path / "one")
+
+
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     whole = tiny("random-objects", "SA-MESH", tmp_path / "whole")
     assert run_job(tmp_path / "log", "train", settings=whole)[0] == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from slotmesh.worlds import _placement
+from slotmesh.worlds import _placement, _tabletop
 from slotmesh.worlds._placement import Footprints, cos_sin, place
 from slotmesh.worlds.clevr import (
     CLEVR_COLOURS,
@@ -122,10 +122,33 @@ def test_placement_keeps_its_rules_over_thousands_of_scenes(long: bool):
 def test_scenes_do_not_depend_on_how_many_attempts_run_at_once(pace, monkeypatch):
     index = torch.arange(6)
     expected = ClevrTex(seed=8).scenes(index)[1]
-    monkeypatch.setattr(_placement, "_pace", lambda *_: pace)
+    monkeypatch.setattr(_placement, "_ahead", lambda *_: pace[0])
+    monkeypatch.setattr(_placement, "_looks", lambda *_: pace[1])
     found = ClevrTex(seed=8).scenes(index)[1]
     for name, column in found.items():
         assert torch.equal(column, expected[name]), name
+
+
+def test_attempts_at_hand_are_rendered_before_others_are_made(monkeypatch):
+    """A round of attempts is hundreds of operations, which on a GPU take as long as rendering."""
+    rounds, looks = [], []
+    arrange, look_at = _placement._arrange_all, _tabletop.look_at
+
+    def arranged(*args):
+        rounds.append(1)
+        return arrange(*args)
+
+    def looked(scene, *args):
+        looks.append(len(scene))
+        return look_at(scene, *args)
+
+    monkeypatch.setattr(_placement, "_ahead", lambda *_: 200)
+    monkeypatch.setattr(_placement, "_arrange_all", arranged)
+    monkeypatch.setattr(_tabletop, "look_at", looked)
+    Clevr(seed=0).scenes(torch.arange(12))
+    assert len(rounds) == 1
+    assert len(looks) > 1
+    assert looks == sorted(looks, reverse=True)
 
 
 def test_a_sample_that_cannot_be_placed_is_named(monkeypatch):

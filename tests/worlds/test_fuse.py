@@ -41,13 +41,13 @@ def test_once_for_all_batches_and_modes(
     world, plain = (kind(seed=3, size=size, compile=fused) for fused in (True, False))
     batches = (range(3), [5], [5, 6])
     first = world.sample(batches[0])
-    assert 1 <= counters["stats"]["unique_graphs"] <= 5
+    assert 1 <= counters["stats"]["unique_graphs"] <= 8
     found = []
     with torch._dynamo.config.patch(error_on_recompile=True):
         for mode, batch in zip(list(MODES.values())[1:], batches, strict=True):
             with mode():
                 found.append(world.sample(batch))
-        assert 1 <= counters["stats"]["unique_graphs"] <= 5
+        assert 1 <= counters["stats"]["unique_graphs"] <= 8
     for batch, sample in zip((batches[0], *batches), (first, *found), strict=True):
         assert not sample.image.is_inference() or sample is found[1]
         off = (sample.image.int() - plain.sample(batch).image.int()).abs()

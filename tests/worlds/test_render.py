@@ -280,6 +280,16 @@ def test_absent_and_hidden_objects_leave_no_trace():
     assert torch.equal(image, alone)
 
 
+def test_of_two_objects_in_one_place_the_first_is_seen():
+    scene = random_scene(3)
+    twice = {
+        name: torch.cat([value, value], dim=1)
+        for name, value in vars(scene).items()
+        if name in ("position", "rotation", "size", "shape", "material", "colour", "present")
+    }
+    assert torch.equal(render(replace(scene, **twice), 48)[1], render(scene, 48)[1])
+
+
 def test_an_object_across_the_camera_plane_is_drawn():
     scene = make_scene([{"at": (7.2, -6.0, 5.2), "size": 0.3, "shape": 0, "turn": 0.7}])
     scene = replace(scene, rotation=random_scene(0).rotation[:, :1])

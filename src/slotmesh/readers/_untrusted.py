@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from slotmesh.readers.errors import BadRecord
+from slotmesh.readers.errors import MISSING, BadRecord
 
 Place = int | str | None
 """Which record of a file, for errors."""
@@ -34,7 +34,7 @@ def open_file(path: Path, record: Place = None, *, most: int | None = None) -> B
     except BadRecord:
         raise  # it is a ValueError, but not about the name
     except FileNotFoundError:
-        raise BadRecord(path, record, "the file is missing") from None
+        raise BadRecord(path, record, MISSING) from None
     except OSError as error:
         raise BadRecord(path, record, f"it cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -74,6 +74,7 @@ class ClevrReader(FolderReader):
         partial: bool = False,
     ) -> None:
         super().__init__(split, size, antialias)
+        self.partial = partial
         root = find_folder("ClevrReader", root, "images", "CLEVR_v1.0", _LAYOUT)
         part = {"val": "val", "sa-test": "val", "test": "test"}.get(str(split), "train")
         self._root = root / "images" / part

@@ -86,6 +86,7 @@ class ClevrerReader(FolderReader):
         partial: bool = False,
     ) -> None:
         super().__init__(split, size, antialias)
+        self.partial = partial
         frames = [checks.plain(f) for f in frames]
         if not frames or any(not isinstance(f, int) or not 0 <= f < 128 for f in frames):
             raise ValueError(

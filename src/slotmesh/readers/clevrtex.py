@@ -74,6 +74,7 @@ class ClevrTexReader(FolderReader):
         partial: bool = False,
     ) -> None:
         super().__init__(split, size, antialias)
+        self.partial = partial
         wanted = self._wanted
         self.crop = crop
         self._prefix = f"CLEVRTEX_{variant}_"

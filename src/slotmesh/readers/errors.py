@@ -4,6 +4,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+MISSING = "the file is missing"
+"""The reason of a :class:`BadRecord` whose file does not exist."""
+
 
 class BadRecord(ValueError):  # noqa: N818 (it names what was found)
     """A record that cannot be read; the message names the file, the record and the problem.

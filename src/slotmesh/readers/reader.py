@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from slotmesh.ops import checks
-from slotmesh.readers.errors import BadRecord
+from slotmesh.readers.errors import MISSING, BadRecord
 from slotmesh.worlds.indices import as_indices
 from slotmesh.worlds.sample import Sample
 
@@ -35,6 +35,8 @@ class Reader(ABC):
     """Whether the dataset has masks; they are all zero without."""
     split: Split
     """The requested split."""
+    partial: bool | None = None
+    """Whether it leaves out what an incomplete copy lacks; None if it cannot."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -58,7 +60,15 @@ class Reader(ABC):
                 f"{type(self).__name__}.sample: there is no record {wrong[0]}: split "
                 f"{self.split!r} has {n} records here, counted from 0."
             )
-        return self.make(numbers)
+        try:
+            return self.make(numbers)
+        except BadRecord as bad:
+            if self.partial is not False or bad.reason != MISSING:
+                raise
+            hint = (
+                "To use an incomplete copy, pass partial=True (--data.partial in slotmesh train)."
+            )
+            raise BadRecord(bad.path, bad.record, f"{MISSING}. {hint}") from bad
 
     def read(self, index: int) -> Sample:
         """Read one record, as a batch of one."""

@@ -228,6 +228,8 @@ class Training:
         # The fused Adam can be told on the device to leave the weights alone.
         self._fused = device.type == "cuda"
         self.adam = torch.optim.Adam(self.model.parameters(), fused=self._fused)
+        if fabric.world_size > 1:
+            self._leave_out_unused()
         self._net = fabric.setup_module(_Calls(self.model))
         self._fast: FastGradient | None = None
         if compiles(settings, device, fabric.world_size):
@@ -248,6 +250,18 @@ class Training:
     def judged(self) -> nn.Module:
         """The model to validate, evaluate and save: the average, if there is one."""
         return self.model if self.average is None else self.average
+
+    def _leave_out_unused(self) -> None:
+        """Exclude parameters that the loss does not depend on: DDP would wait for their gradient.
+
+        In one process they have none, and Adam leaves them alone.
+        """
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        sample, noise = self._first(1, "unused")
+        loss = self.made.losses(self.model, sample, noise)["loss"]
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for p, gradient in zip(parameters, found, strict=True):
+            p.requires_grad_(gradient is not None)
 
     # ---- one step ----
 

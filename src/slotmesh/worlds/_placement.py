@@ -40,11 +40,13 @@ class Layout(NamedTuple):
     """float64 ``(batch, n, 2)``."""
     turn: Tensor
     """float64 ``(batch, n)``: rotation about the vertical, in turns, in [0, 1)."""
+    turned: Tensor
+    """float64 ``(batch, n, 2)``: its cosine and sine."""
     camera: Tensor
     """float64 ``(batch, 3)``: jitter of the camera, in [-0.5, 0.5)."""
 
     def __getitem__(self, which: Tensor) -> "Layout":  # type: ignore[override]
-        return Layout(self.xy[which], self.turn[which], self.camera[which])
+        return Layout(*(x[which] for x in self))
 
 
 @dataclass(frozen=True)
@@ -79,61 +81,62 @@ def place(
     """
     n_scenes, n = prints.present.shape
     device = index.device
+    sizes = ((n, 2), (n,), (n, 2), (3,))
     layout = Layout(
-        torch.zeros(n_scenes, n, 2, dtype=torch.float64, device=device),
-        torch.zeros(n_scenes, n, dtype=torch.float64, device=device),
-        torch.zeros(n_scenes, 3, dtype=torch.float64, device=device),
+        *(torch.zeros(n_scenes, *size, dtype=torch.float64, device=device) for size in sizes)
     )
     result: list[Tensor] = []
     open_rows, begun = torch.arange(n_scenes, device=device), 0
-    attempt = torch.zeros_like(open_rows)
     while n_open := len(open_rows):
-        if begun >= _ATTEMPTS and bool((attempt >= _ATTEMPTS).any()):
-            stuck = open_rows[(attempt >= _ATTEMPTS).nonzero()[0, 0]]
-            raise RuntimeError(f"no layout fits sample {int(index[stuck])}")
+        if begun == _ATTEMPTS:
+            raise RuntimeError(f"no layout fits sample {int(index[open_rows[0]])}")
         # As samples finish, more attempts at the others run side by side; the first that fits is
         # taken, so the result does not depend on how many there were.
-        ahead, looks = _pace(n_scenes, n_open, device)
+        ahead = min(_ahead(n_scenes, n_open, device), _ATTEMPTS - begun)
         order = torch.arange(ahead, device=device)
-        numbers = attempt[:, None] + order
         rows = open_rows.repeat_interleave(ahead)
-        streams = index[rows] * _ATTEMPTS + numbers.flatten()
+        streams = index[rows] * _ATTEMPTS + (begun + order).repeat(n_open)
         tried, fits = _arrange_all(seed, streams, prints[rows])
-        fits = fits.view(n_open, ahead) & (numbers < _ATTEMPTS)
-        # Rendering costs more than arranging: look at the first few that fit, at others later.
-        rank = fits.cumsum(1)
-        shown = fits & (rank <= looks)
-        which = shown.flatten().nonzero().squeeze(1)
         begun += ahead
-        attempt = attempt + torch.where(
-            rank[:, -1] > looks, torch.where(shown, order + 1, 0).amax(1), ahead
-        )
-        if len(which) == 0:
-            continue
-        good, made = accept(tried[which], rows[which])
-        passed = torch.zeros_like(shown).flatten()
-        passed[which] = good
-        first = torch.where(passed.view(n_open, ahead), order, ahead).amin(1)
-        done = (first < ahead).nonzero().squeeze(1)
-        chosen, rows_done = done * ahead + first[done], open_rows[done]
-        for a, b in zip(layout, tried, strict=True):
-            a[rows_done] = b[chosen]
-        among = torch.full_like(rows, -1)
-        among[which] = torch.arange(len(which), device=device)
-        result = result or [x.new_empty(n_scenes, *x.shape[1:]) for x in made]
-        for a, b in zip(result, made, strict=True):
-            a[rows_done] = b[among[chosen]]
-        left = (first == ahead).nonzero().squeeze(1)
-        open_rows, attempt = open_rows[left], attempt[left]
+        left, n_left = fits.view(n_open, ahead), n_open
+        is_open = torch.ones_like(open_rows, dtype=torch.bool)
+        # Rendering costs more than arranging: look at the first few that fit, then at the next.
+        while n_left:
+            shown = left & (left.cumsum(1) <= _looks(n_scenes, n_left, device))
+            which = shown.flatten().nonzero().squeeze(1)
+            if len(which) == 0:
+                break
+            good, made = accept(tried[which], rows[which])
+            passed = torch.zeros_like(shown).flatten()
+            passed[which] = good
+            first = torch.where(passed.view(n_open, ahead), order, ahead).amin(1)
+            done = (first < ahead).nonzero().squeeze(1)
+            chosen, rows_done = done * ahead + first[done], open_rows[done]
+            for a, b in zip(layout, tried, strict=True):
+                a[rows_done] = b[chosen]
+            among = torch.full_like(rows, -1)
+            among[which] = torch.arange(len(which), device=device)
+            result = result or [x.new_empty(n_scenes, *x.shape[1:]) for x in made]
+            for a, b in zip(result, made, strict=True):
+                a[rows_done] = b[among[chosen]]
+            is_open &= first == ahead
+            left = left & ~shown & is_open[:, None]
+            n_left -= len(done)
+        open_rows = open_rows[is_open.nonzero().squeeze(1)]
     return layout, result
 
 
-def _pace(n_scenes: int, n_open: int, device: torch.device) -> tuple[int, int]:
-    """Attempts per sample made at once, and how many of those that fit are rendered."""
+def _ahead(n_scenes: int, n_open: int, device: torch.device) -> int:
+    """Attempts per sample made at once."""
     if device.type == "cpu":
-        return min(max(n_scenes // n_open, 1), 32), 1
+        return min(max(n_scenes // n_open, 1), 32)
     # Kernel launches dominate on a GPU: few rounds of many attempts.
-    return max(_AT_ONCE // n_open, 1), max(n_scenes // n_open, 1)
+    return max(_AT_ONCE // n_open, 1)
+
+
+def _looks(n_scenes: int, n_open: int, device: torch.device) -> int:
+    """Attempts per sample, of those that fit, rendered at once."""
+    return 1 if device.type == "cpu" else max(n_scenes // n_open, 1)
 
 
 def _arrange_all(seed: int, stream: Tensor, prints: Footprints) -> tuple[Layout, Tensor]:
@@ -151,7 +154,8 @@ def _arrange(seed: int, stream: Tensor, prints: Footprints) -> tuple[Layout, Ten
     spots = uniform(seed, stream, "place", (n, _TRIES, 2)) * (2 * _SIDE) - _SIDE
     turn = uniform(seed, stream, "turn", (n,))
     camera = uniform(seed, stream, "camera", (3,)) - 0.5
-    pairs = _pairs(prints, *cos_sin(turn))
+    turned = cos_sin(turn)
+    pairs = _pairs(prints, *turned)
     xy = torch.zeros(len(stream), n, 2, dtype=torch.float64, device=stream.device)
     fits = torch.ones(len(stream), dtype=torch.bool, device=stream.device)
     order = torch.arange(_TRIES, device=stream.device)
@@ -164,7 +168,7 @@ def _arrange(seed: int, stream: Tensor, prints: Footprints) -> tuple[Layout, Ten
         first = torch.where(apart.all(1), order, _TRIES).amin(1)
         fits &= (first < _TRIES) | absent[:, k]
         xy[:, k] = spots[row, k, first.clamp(max=_TRIES - 1)]
-    return Layout(xy, turn, camera), fits
+    return Layout(xy, turn, torch.stack(turned, dim=-1), camera), fits
 
 
 class _Pairs(NamedTuple):
@@ -239,12 +243,12 @@ def cos_sin(turn: Tensor) -> tuple[Tensor, Tensor]:
     quarter = (turn * 4).round()
     x = (turn * 4 - quarter) * (math.pi / 2)
     square = x * x
-    cos, sin = torch.ones_like(x), torch.ones_like(x)
     # Taylor's series in Horner's form; the angle is within an eighth of a turn.
-    for i in range(8, 0, -1):
-        cos = 1 - cos * square * (1 / ((2 * i - 1) * (2 * i)))
-        sin = 1 - sin * square * (1 / ((2 * i) * (2 * i + 1)))
-    sin = sin * x
+    factors = [[1 / ((2 * i - 1) * (2 * i)), 1 / ((2 * i) * (2 * i + 1))] for i in range(8, 0, -1)]
+    both = torch.ones(2, *x.shape, dtype=x.dtype, device=x.device)
+    for factor in torch.tensor(factors, dtype=x.dtype, device=x.device):
+        both = 1 - both * square * factor.view(-1, *([1] * x.ndim))
+    cos, sin = both[0], both[1] * x
     quarter = quarter.to(torch.int64) % 4
     swap, negative = quarter % 2 == 1, quarter >= 2
     cos, sin = torch.where(swap, -sin, cos), torch.where(swap, cos, sin)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import checks
-from slotmesh.worlds._placement import Footprints, Layout, cos_sin, place
+from slotmesh.worlds._placement import Footprints, Layout, place
 from slotmesh.worlds._random import distinct, integers, uniform
 from slotmesh.worlds._slivers import drop_slivers, min_pixels, visible_pixels
 from slotmesh.worlds.render import SHAPES, Lens, Scene, yaw_matrix
@@ -178,7 +178,7 @@ def _stand(scene: Scene, layout: Layout) -> Scene:
     return replace(
         scene,
         position=torch.cat([layout.xy, scene.size[..., None]], dim=-1),
-        rotation=yaw_matrix(*cos_sin(layout.turn)),
+        rotation=yaw_matrix(*layout.turned.unbind(-1)),
         camera=camera + layout.camera,
     )
 

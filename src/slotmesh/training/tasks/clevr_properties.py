@@ -88,8 +88,8 @@ def _published() -> tuple[Row, ...]:
         rows.append(Row(table, "iDSPN", "clevr-properties", None, {}, _IDSPN))
         rows.append(Row(table, "SA (original)", "clevr-properties", None, {}, _SA_ORIGINAL))
         for variant, found in results.items():
-            # Through several iterations, the gradient of the last five Sinkhorn iterations alone
-            # does not train: as in object discovery.
+            # In object discovery, where gradients also go through several iterations, training with
+            # the gradient of the last five Sinkhorn iterations alone was unstable.
             stable = {"transport.grad": "implicit"} if changes and variant == "SA-MESH" else {}
             name = variant + mark
             rows.append(Row(table, name, "clevr-properties", variant, changes | stable, found))

@@ -168,7 +168,7 @@ class ClevrerShortDiscovery(VideoDiscovery):
             "SA-MESH, smaller MESH learning rate",
             "clevrer-s",
             "SA-MESH",
-            # Half of the usual one: the paper does not give it.
+            # A quarter of the usual one: the paper does not give it.
             {"transport.lr": 2.0},
             percent(fg_ari=(90.0, None), fg_miou=(22.7, None), tc=(95.1, None)),
         ),

@@ -36,7 +36,7 @@ def blocks_of(scene: Tensor, n_scenes: int) -> Blocks:
 
 
 def groups(k: Tensor, n: int) -> Iterator[tuple[int, slice]]:
-    """The rows of each of ``n`` objects in a list sorted by object, int64 ``(p)``."""
+    """The rows of each of ``n`` objects in a list sorted by object; ``k`` has that of each row."""
     first = 0
     for i, count in enumerate(torch.bincount(k, minlength=n).tolist()):
         yield i, slice(first, first + count)

@@ -29,8 +29,6 @@ def nearest(
         Distance ``(m, b)`` and index of the object; infinity and -1 for none.
     """
     n = world.present.shape[1]
-    best = torch.full_like(point[0], torch.inf).flatten()
-    which = torch.full_like(own, -1).flatten()
     centre = world.position[scene].transpose(0, 1)[:, :, None]
     away = sub(vec(centre), point)
     along = dot(away, out)
@@ -40,24 +38,23 @@ def nearest(
     near &= world.present[scene].T[:, :, None] & (own != objects)
     k, ray = near.flatten(1).nonzero().unbind(1)
     at = scene[ray // point[0].shape[1]]
-    kind = world.shape[at, k]
+    kind = world.shape[at, k].to(torch.uint8)
+    # One sort finds the rays of every shape, as in visibility.cast.
+    order = kind.argsort(stable=True)
+    here, rays, whose = at[order], ray[order], k[order]
+    start, way = (
+        (x.flatten()[rays], y.flatten()[rays], z.flatten()[rays]) for x, y, z in (point, out)
+    )
+    rotation = world.rotation[here, whose]
+    inverse = 1 / world.size[here, whose]
+    away = rotate_back(rotation, sub(start, vec(world.position[here, whose])))
+    o, d = torch.stack(away) * inverse, torch.stack(rotate_back(rotation, way)) * inverse
     t = torch.empty(len(k), device=own.device)
-    for shape, hit in enumerate(HITS):
-        chosen = (kind == shape).nonzero().squeeze(1)
-        if len(chosen):
-            here, rays, whose = at[chosen], ray[chosen], k[chosen]
-            start, way = (
-                (x.flatten()[rays], y.flatten()[rays], z.flatten()[rays])
-                for x, y, z in (point, out)
-            )
-            rotation = world.rotation[here, whose]
-            inverse = 1 / world.size[here, whose]
-            o = rotate_back(rotation, sub(start, vec(world.position[here, whose])))
-            d = rotate_back(rotation, way)
-            t[chosen] = hit(torch.stack(o) * inverse, torch.stack(d) * inverse)
-    for i, rows in groups(k, n):
-        here, now = ray[rows], t[rows]
-        nearer = now < best[here]
-        which[here] = torch.where(nearer, i, which[here])
-        best[here] = torch.where(nearer, now, best[here])
-    return best.view_as(own), which.view_as(own)
+    for shape, rows in groups(kind, len(HITS)):
+        if rows.stop > rows.start:
+            t[order[rows]] = HITS[shape](o[:, rows], d[:, rows])
+    best = torch.full_like(point[0], torch.inf).flatten().scatter_reduce(0, ray, t, "amin")
+    # The first of several that are equally near.
+    number = torch.where((t == best[ray]) & (t < torch.inf), k, n)
+    which = torch.full_like(own, n).flatten().scatter_reduce(0, ray, number, "amin")
+    return best.view_as(own), torch.where(which < n, which, -1).view_as(own)

@@ -77,12 +77,9 @@ def shade(world: PreparedScene, rays: Rays, fuse: Fuse) -> Tensor:
     scene = blocks.scene
     u, v, depth = (x.float()[blocks.source] for x in (rays.u, rays.v, rays.depth))
     own = rays.which.long()[blocks.source] - 1
-    eye = vec(world.eye[scene][:, None])
-    forward, right, down = (vec(a[scene][:, None]) for a in world.axes)
-    ray = add(forward, add(scale(right, u), scale(down, v)))
-    t = torch.where(own >= 0, depth, _to_ground(eye[2], ray[2]))
-    surface = _surface(world, scene, add(eye, scale(ray, t)), own, fuse)
-    view = unit(ray)
+    axes = [a[scene] for a in world.axes]
+    point, view = fuse(_cast)(u, v, depth, own, world.eye[scene], *axes)
+    surface = _surface(world, scene, point, own, fuse)
     light = illuminate(
         world.lit, scene, surface.point, surface.normal, own, view, shadows=True, fuse=fuse
     )
@@ -92,6 +89,24 @@ def shade(world: PreparedScene, rays: Rays, fuse: Fuse) -> Tensor:
         row, column = metal.unbind(1)
         colour[row, column] = _mirror(world, scene[row], surface, view, light, row, column, fuse)
     return colour.flatten(0, 1)[blocks.place]
+
+
+def _cast(
+    u: Tensor,
+    v: Tensor,
+    depth: Tensor,
+    own: Tensor,
+    eye: Tensor,
+    forward: Tensor,
+    right: Tensor,
+    down: Tensor,
+) -> tuple[Vec, Vec]:
+    """Where rays end, and their directions, of length one."""
+    across, along = scale(vec(right[:, None]), u), scale(vec(down[:, None]), v)
+    ray = add(vec(forward[:, None]), add(across, along))
+    start = vec(eye[:, None])
+    t = torch.where(own >= 0, depth, _to_ground(start[2], ray[2]))
+    return add(start, scale(ray, t)), unit(ray)
 
 
 def _to_ground(height: Tensor, falling: Tensor) -> Tensor:
@@ -107,9 +122,8 @@ def _surface(world: PreparedScene, scene: Tensor, point: Vec, own: Tensor, fuse:
     rotation = world.lit.rotation.flatten(0, 1)[row]
     size = world.lit.size.flatten()[row]
     centre = vec(world.lit.position.flatten(0, 1)[row])
-    local = scale(rotate_back(rotation, sub(point, centre)), 1 / size)
     shape = torch.where(ground, -1, world.lit.shape.flatten()[row])
-    normal = unit(_choose(ground, (0.0, 0.0, 1.0), surface_normal(local, shape)))
+    local, normal = fuse(_local)(point, centre, rotation, size, shape)
     material = world.material.flatten()[row]
     colour = _choose(ground, world.look.ground, vec(world.colour.flatten(0, 1)[row]))
     shine = torch.where(ground, 0.0, world.look.rubber_shine)
@@ -121,8 +135,21 @@ def _surface(world: PreparedScene, scene: Tensor, point: Vec, own: Tensor, fuse:
         colour, normal, shine = _textured(
             material, shape, at, length, centre, normal, colour, shine, fuse
         )
-    normal = _choose(ground, normal, rotate(rotation, normal))
+    normal = fuse(_turned)(normal, rotation, ground)
     return Surface(point, normal, own, colour, shine, ~ground & (material == METAL))
+
+
+def _local(
+    point: Vec, centre: Vec, rotation: Tensor, size: Tensor, shape: Tensor
+) -> tuple[Vec, Vec]:
+    """Points and normals in the frames of their objects; on the ground, where shape is -1, up."""
+    local = scale(rotate_back(rotation, sub(point, centre)), 1 / size)
+    return local, unit(_choose(shape < 0, (0.0, 0.0, 1.0), surface_normal(local, shape)))
+
+
+def _turned(normal: Vec, rotation: Tensor, ground: Tensor) -> Vec:
+    """Normals in the world."""
+    return _choose(ground, normal, rotate(rotation, normal))
 
 
 def _textured(

@@ -76,27 +76,30 @@ def _look_at(scene: Scene, size: tuple[int, int], lens: Lens) -> Visible:
 
     whole = (n_scenes * down * across, TILE, TILE)
     depth = torch.full(whole, torch.inf, dtype=torch.float64, device=row.device)
-    mask = torch.zeros_like(depth, dtype=torch.uint8)
     where = ((which // n) * down + tile_y) * across + tile_x
-    for k, rows in groups(which % n, n):
-        here, now = where[rows], t[rows]
-        before = depth[here]
-        nearer = now < before
-        depth[here] = torch.where(nearer, now, before)
-        mask[here] = torch.where(nearer, k + 1, mask[here])
+    index = where[:, None, None].expand(pixels)
+    depth = depth.scatter_reduce(0, index, t, "amin")
+    # The first of several that are equally near.
+    number = (which % n + 1).to(torch.int32)[:, None, None]
+    number = torch.where((t == depth[where]) & (t < torch.inf), number, n + 1)
+    mask = torch.full(whole, n + 1, dtype=torch.int32, device=row.device)
+    mask = mask.scatter_reduce(0, index, number, "amin")
+    mask = torch.where(mask > n, 0, mask).to(torch.uint8)
     return Visible(untile(mask, n_scenes, size), untile(depth, n_scenes, size))
 
 
 def cast(frames: Frames, which: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """Depth at which rays hit given objects: ``(p)`` objects, ``(p, ...)`` rays each."""
+    kind = frames.shape[which].to(torch.uint8)
+    # One sort finds the rays of every shape; to look for each would wait for a GPU each time.
+    order = kind.argsort(stable=True)
+    lift = (..., *([None] * (u.ndim - 1)))
     t = torch.empty(u.shape, dtype=torch.float64, device=u.device)
-    kind = frames.shape[which]
-    for shape, hit in enumerate(HITS):
-        chosen = (kind == shape).nonzero().squeeze(1)
-        if len(chosen):
-            lift = (..., *([None] * (u.ndim - 1)))
+    for shape, rows in groups(kind, len(HITS)):
+        if rows.stop > rows.start:
+            chosen = order[rows]
             o, f, r, d = frames.axes[which[chosen]].permute(1, 2, 0)[lift]
-            t[chosen] = hit(o, f + u[chosen] * r + v[chosen] * d)
+            t[chosen] = HITS[shape](o, f + u[chosen] * r + v[chosen] * d)
     return t
 
 
