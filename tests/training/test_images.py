@@ -313,3 +313,18 @@ def test_other_images_are_said_and_change_no_default(
     assert "The files in photos are not those that the run began with: 40 now, 12 then" in said
     assert run(*words, "--data.size", 40) == 1
     assert "holds a run with --data.size" in capsys.readouterr().err
+
+
+def test_a_link_to_nothing_is_skipped_like_any_file_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = fill(Path("photos"))
+    lost = root / ImageReader(root).names[0]
+    lost.unlink()
+    lost.symlink_to(tmp_path / "gone.png")
+    words = ("train", "images", "--data.root", root, *TINY, *SMALL)
+    assert run(*words) == 0
+    assert f"{lost}: the file is missing" in capsys.readouterr().err
+    assert run(*words) == 0
+    assert "not those that the run began with" not in capsys.readouterr().out
