@@ -242,13 +242,14 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
     task, *rest = words
     # The variant, the preset and the data decide all other defaults.
     given = {name: _value(rest, f"--{name}") for name in ("variant", "preset")}
-    root, size = (_value(rest, f"--data.{name}") for name in ("root", "size"))
+    root, size, masks = (_value(rest, f"--data.{name}") for name in ("root", "size", "masks"))
     start = preset(
         task,
         **{name: value for name, value in given.items() if value is not None},
         root=None if root is None else Path(root),
         # Anything else is for tyro to complain about.
         size=int(size) if size is not None and size.isdecimal() and int(size) > 0 else None,
+        masks=None if masks in (None, "None") else Path(masks),
     )
     _check_flags(start, rest)
     if root is not None and hasattr(start.data, "root") and "--overwrite" not in rest:

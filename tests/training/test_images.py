@@ -166,6 +166,16 @@ def test_defaults_come_from_the_data(tmp_path: Path) -> None:
     assert wide.transport.lr == 4.0
     masked = preset("images", root=fill(tmp_path / "masked", 12, masks=True))
     assert masked.model.n_slots == 4
+    (tmp_path / "masked" / "masks").rename(tmp_path / "truth")
+    assert preset("images", root=tmp_path / "masked").model.n_slots == 7
+    words = ["images", "--data.root", str(tmp_path / "masked"), "--data.masks"]
+    assert parse_train([*words, str(tmp_path / "truth")]).model.n_slots == 4
+    # Masks in a folder inside that of the images are no images.
+    inside = tmp_path / "masked" / "labels"
+    (tmp_path / "truth").rename(inside)
+    found = parse_train([*words, str(inside)])
+    assert (found.model.n_slots, found.data.batch_size) == (4, masked.data.batch_size)
+    assert parse_train([*words, str(tmp_path / "none")]).model.n_slots == 7
     paper = preset("images", preset="paper", root=fill(tmp_path / "large", 12, height=80, width=80))
     assert (paper.data.size, paper.steps, paper.transport.lr) == (64, 20_000, 8.0)
     asked = preset("images", root=tmp_path / "few", size=128)

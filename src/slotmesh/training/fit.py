@@ -97,8 +97,9 @@ def fit(
             beside = folder.with_name(f"{folder.name}-images")
             root = _write(images, beside, max(_MOST_SIDE, 2 * (size or 0)))
         task = "images" if backbone is None else "features"
-        settings: Any = preset(task, variant, start, root=root, size=size)
-        data: dict[str, Any] = {"root": root, "masks": None if masks is None else Path(masks)}
+        truth = None if masks is None else Path(masks)
+        settings: Any = preset(task, variant, start, root=root, size=size, masks=truth)
+        data: dict[str, Any] = {"root": root, "masks": truth}
         model: dict[str, Any] = {"n_slots": n_slots}
         if backbone is not None:
             model["backbone"] = str(backbone)

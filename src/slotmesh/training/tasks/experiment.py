@@ -80,13 +80,14 @@ class Experiment(ABC):
         """The settings that a run starts from: those of ``quick`` or ``paper``."""
 
     @classmethod
-    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+    def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
         """A preset with defaults that depend on the data, such as the number of steps.
 
         Args:
             start: From :meth:`preset`.
             root: The data.
             size: Of the images, if it is not to be chosen.
+            masks: Folder of the masks, if it is not the usual one.
         """
         return start
 

@@ -254,11 +254,11 @@ class Images(FolderTask, Discovery):
         return _scheduled(start, 1000)
 
     @classmethod
-    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+    def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
         """Steps by the number of images; size and shape by theirs; slots by the masks."""
         if _is_file(root):
             return _suited_to_file(start, root)
-        masks = find_masks("--data.root", root, None)
+        masks = _masks(root, masks)
         names = find_images(root, masks)
         shapes = [shape for name in _some(names) if (shape := _shape(root / name))]
         objects = _most_objects(sorted(masks.rglob("*.png"))) if masks else None
@@ -291,9 +291,9 @@ class Videos(FolderTask, VideoDiscovery):
         return _scheduled(VideosSettings(**values), 1000)
 
     @classmethod
-    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+    def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
         """Steps by the number of frames; stride by the length; size and slots as for images."""
-        masks = find_masks("--data.root", root, None)
+        masks = _masks(root, masks)
         found = find_videos(root, masks)
         shapes: list[tuple[int, int]] = []
         lengths: list[int] = []
@@ -324,6 +324,11 @@ class Videos(FolderTask, VideoDiscovery):
 
         found = super().metrics()
         return found | {"tc": TemporalConsistency(self.settings.model.n_slots)} if found else {}
+
+
+def _masks(root: Path, given: Path | None) -> Path | None:
+    """The folder of masks, if there is one; a wrong one is named when settings are checked."""
+    return find_masks("--data.root", root, given if given is not None and given.is_dir() else None)
 
 
 def _is_file(root: Path | None) -> TypeGuard[Path]:
