@@ -74,6 +74,11 @@ _COMPLETION = "--tyro-print-completion"
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command; a mistake of the caller's ends in one line and exit code 1 or 2."""
     words = list(sys.argv[1:] if args is None else args)
+    with one_line_errors("slotmesh"):
+        _main(words)
+
+
+def _main(words: list[str]) -> None:
     if words and words[0] in ("-h", "--help"):
         _say(_help())
     elif words == ["--version"]:
@@ -82,12 +87,11 @@ def main(args: Sequence[str] | None = None) -> None:
         _say(_help(), error=True)
         sys.exit(2)
     elif words[0] == _COMPLETION:
-        with one_line_errors("slotmesh"):
-            _completion(words)
+        _completion(words)
     elif words[0] not in COMMANDS:
         _unknown("slotmesh", words[0], COMMANDS)
     else:
-        with one_line_errors("slotmesh"), _starting("slotmesh") as started:
+        with _starting("slotmesh") as started:
             from slotmesh.environment import running
 
             with running(["slotmesh", *words]):
@@ -98,8 +102,14 @@ def main(args: Sequence[str] | None = None) -> None:
 def one_line_errors(prog: str) -> Iterator[None]:
     """End the process with one line where a command fails for a reason that it names."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            # Not when Python ends, where an error is a traceback.
+            sys.stdout.flush()
     except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            sys.exit(141)  # as shells count SIGPIPE
         from rich.console import Console
         from rich.markup import escape
 
@@ -109,6 +119,17 @@ def one_line_errors(prog: str) -> Iterator[None]:
     except KeyboardInterrupt:
         _say(f"{prog}: interrupted", error=True)
         sys.exit(130)
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of the output has left, as `head` does; the rest then goes nowhere."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 @contextmanager
