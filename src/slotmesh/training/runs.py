@@ -142,6 +142,12 @@ def open_run(path: Path) -> Run:
         settings = from_plain(parse_json(values, path), str(path))
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
         return Run(experiment(settings, moved=True), folder, path)
+    if (path / "model.safetensors").is_file():
+        raise ValueError(
+            f"{path} has weights, but no settings.json beside them, as save_pretrained leaves it. "
+            "Load it in Python with from_pretrained; or pass the folder of its run (of "
+            "slotmesh.fit, out), or what `slotmesh export` makes of that."
+        )
     raise ValueError(
         f"{path} is not a run: expected the folder that `slotmesh train` made, one of its .ckpt "
         "files, or the folder of an export."
