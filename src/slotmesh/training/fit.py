@@ -21,6 +21,21 @@ from slotmesh.training.tasks import preset
 
 # Images are resized when they are read; what is written for that need not be larger.
 _MOST_SIDE = 1024
+# What fit calls a setting of the command; errors name the latter.
+_NAMES = {
+    "--data.root": "images",
+    "--model.n-slots": "n_slots",
+    "--steps": "steps",
+    "--data.size": "size",
+    "--data.batch-size": "batch_size",
+    "--variant": "variant",
+    "--model.backbone": "backbone",
+    "--preset": "start",
+    "--data.masks": "masks",
+    "--seed": "seed",
+    "--out": "out",
+    "--device": "device",
+}
 
 
 def fit(
@@ -87,9 +102,9 @@ def fit(
             "model. For a module, train FeatureDiscovery(FrozenFeatures(module, resolution=...)) "
             "in a loop of your own."
         )
-    place = place_of(device)
-    accelerator = "cpu" if place.type == "cpu" else "gpu"
-    with tempfile.TemporaryDirectory(prefix="slotmesh-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="slotmesh-") as temporary, _names(temporary):
+        place = place_of(device)
+        accelerator = "cpu" if place.type == "cpu" else "gpu"
         folder = Path(temporary) / "run" if out is None else Path(out)
         if isinstance(images, str | Path):
             root = Path(images)
@@ -124,6 +139,20 @@ def fit(
         found = run.load_model(place)
     assert isinstance(found, ObjectDiscovery | FeatureDiscovery)
     return found
+
+
+@contextlib.contextmanager
+def _names(temporary: str) -> Iterator[None]:
+    """Let errors speak of the arguments of fit: not of flags, nor of a temporary folder."""
+    try:
+        yield
+    except ValueError as error:
+        said = str(error).replace(str(Path(temporary) / "run-images"), "images")
+        for flag, name in _NAMES.items():
+            said = said.replace(flag, name)
+        if said == str(error):
+            raise
+        raise ValueError(f"fit: {said}") from error
 
 
 class _Screen(Console):
