@@ -114,8 +114,9 @@ def _fit(
         raise ValueError(said) from failed
     if stopped:
         if first:
+            same = "The same command" + (" without --overwrite" if settings.overwrite else "")
             console.print(
-                f"Stopped at step {training.step}, and saved. The same command resumes from there.",
+                f"Stopped at step {training.step}, and saved. {same} resumes from there.",
                 highlight=False,
             )
         # As shells count: 143 for SIGTERM, 130 for Ctrl-C.
