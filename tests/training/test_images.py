@@ -160,10 +160,10 @@ def test_defaults_come_from_the_data(tmp_path: Path) -> None:
     few = preset("images", root=fill(tmp_path / "few", 12))
     assert (few.data.size, few.data.square, few.model.n_slots) == (16, "crop", 7)
     assert few.data.batch_size <= 5
-    assert few.steps == 400
+    assert few.steps == 1500
     wide = preset("images", root=fill(tmp_path / "wide", 12, height=40, width=90))
-    assert (wide.data.size, wide.data.square) == (32, "squeeze")
-    assert wide.transport.lr == 4.0
+    assert (wide.data.size, wide.data.square) == (16, "squeeze")
+    assert wide.transport.lr == 2.0
     masked = preset("images", root=fill(tmp_path / "masked", 12, masks=True))
     assert masked.model.n_slots == 4
     (tmp_path / "masked" / "masks").rename(tmp_path / "truth")
@@ -184,10 +184,10 @@ def test_defaults_come_from_the_data(tmp_path: Path) -> None:
 
 def test_steps_grow_with_the_number_of_images(tmp_path: Path) -> None:
     tmp_path.joinpath("many").mkdir()
-    for i in range(1000):
+    for i in range(4000):
         (tmp_path / "many" / f"{i}.png").write_bytes(header_of(64, 64))
     found = preset("images", root=tmp_path / "many")
-    assert 450 < found.steps < 550
+    assert 1900 < found.steps < 2100
     assert found.data.batch_size == 16
 
 
@@ -317,7 +317,8 @@ def test_other_images_are_said_and_change_no_default(
     changed = parse_train([str(word) for word in words[1:]])
     assert changed.steps == 4
     assert (changed.data.size, changed.data.batch_size) == (first.data.size, first.data.batch_size)
-    assert parse_train([str(w) for w in (*words[1:], "--seed", 1)]).data.size != first.data.size
+    other = parse_train([str(word) for word in (*words[1:], "--seed", 1)])
+    assert other.data.batch_size != first.data.batch_size
     assert run(*words, "--hardware.accelerator", "cpu") == 0
     said = capsys.readouterr().out
     assert "The files in photos are not those that the run began with: 40 now, 12 then" in said

@@ -67,8 +67,8 @@ def fit(
             three: some are held out.
         n_slots: Number of slots: the largest number of objects, plus one for the background.
         steps: Training steps; default from the number of images.
-        size: Width and height that images are resized to; default from their size, at most 32 for
-            ``"quick"`` and 64 for ``"paper"``; that of the backbone, if there is one.
+        size: Width and height that images are resized to; default 16 for ``"quick"`` and at most 64
+            for ``"paper"``; that of the backbone, if there is one.
         batch_size: Images per step.
         variant: Which slot attention: SA, SA-SH, SA-EMD or SA-MESH.
         backbone: Reconstruct the features of this frozen vision model in place of colours, which
