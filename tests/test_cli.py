@@ -1,5 +1,6 @@
 """The command line, as a person meets it."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,26 @@ def test_help_and_version_import_nothing_heavy() -> None:
     code += "assert not {'torch', 'tyro', 'rich', 'numpy'} & set(sys.modules), sorted(sys.modules)"
     for word in ("--help", "--version"):
         subprocess.run([sys.executable, "-c", code, word], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+@pytest.mark.parametrize("words", ["--help", "data stats --help", "trian", "data stats no.h5"])
+def test_a_reader_that_leaves_early_is_no_error(words: str, buffered: bool) -> None:
+    """As in ``slotmesh ... | head -1``."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, *([] if buffered else ["-u"]), "-m", "slotmesh", *words.split()]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    with os.fdopen(write, "wb") as nobody:
+        ended = subprocess.run(
+            command, stdout=nobody, stderr=subprocess.PIPE, text=True, check=False, env=environment
+        )
+    assert "Broken pipe" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+    helped = "--help" in words
+    assert (ended.returncode == 141) is helped
+    # Errors have a reader of their own.
+    assert bool(ended.stderr) is not helped
 
 
 def test_a_misspelled_command(capsys: pytest.CaptureFixture[str]) -> None:

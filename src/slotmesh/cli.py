@@ -76,6 +76,11 @@ _COMPLETION = "--tyro-print-completion"
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command; on a user's mistake, print one line and exit with code 1 or 2."""
     words = list(sys.argv[1:] if args is None else args)
+    with one_line_errors("slotmesh"):
+        _main(words)
+
+
+def _main(words: list[str]) -> None:
     if words and words[0] in ("-h", "--help"):
         _say(_help())
     elif words == ["--version"]:
@@ -84,12 +89,11 @@ def main(args: Sequence[str] | None = None) -> None:
         _say(_help(), error=True)
         sys.exit(2)
     elif words[0] == _COMPLETION:
-        with one_line_errors("slotmesh"):
-            _completion(words)
+        _completion(words)
     elif words[0] not in COMMANDS:
         _unknown("slotmesh", words[0], COMMANDS)
     else:
-        with one_line_errors("slotmesh"), _starting("slotmesh") as started:
+        with _starting("slotmesh") as started:
             from slotmesh.environment import running
 
             with running(["slotmesh", *words]):
@@ -100,8 +104,14 @@ def main(args: Sequence[str] | None = None) -> None:
 def one_line_errors(prog: str) -> Iterator[None]:
     """Print expected errors (ValueError, OSError, Ctrl-C) as one line and exit."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            # Not when Python ends, where an error is a traceback.
+            sys.stdout.flush()
     except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            sys.exit(141)  # as shells count SIGPIPE
         from rich.console import Console
         from rich.markup import escape
 
@@ -111,6 +121,17 @@ def one_line_errors(prog: str) -> Iterator[None]:
     except KeyboardInterrupt:
         _say(f"{prog}: interrupted", error=True)
         sys.exit(130)
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of the output has left, as `head` does; the rest then goes nowhere."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 @contextmanager
@@ -244,13 +265,14 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
     task, *rest = words
     # The variant, the preset and the data decide all other defaults.
     given = {name: _value(rest, f"--{name}") for name in ("variant", "preset")}
-    root, size = (_value(rest, f"--data.{name}") for name in ("root", "size"))
+    root, size, masks = (_value(rest, f"--data.{name}") for name in ("root", "size", "masks"))
     start = preset(
         task,
         **{name: value for name, value in given.items() if value is not None},
         root=None if root is None else Path(root),
         # tyro reports anything else as an error.
         size=int(size) if size is not None and size.isdecimal() and int(size) > 0 else None,
+        masks=None if masks in (None, "None") else Path(masks),
     )
     _check_flags(start, rest)
     if root is not None and hasattr(start.data, "root") and "--overwrite" not in rest:

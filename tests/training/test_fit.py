@@ -98,7 +98,7 @@ BAD = [
     (TENSOR / 127.5 - 1, "values from -.* expected uint8, or floats from 0 to 1"),
     ([{"picture": 1}] * 3, "an item has picture, expected 'image'"),
     (["no.png"] * 3, r"no.png: the file is missing"),
-    ("nothing", "nothing does not exist, expected a folder"),
+    ("nothing", "fit: images: nothing does not exist, expected a folder"),
 ]
 
 
@@ -109,14 +109,18 @@ def test_what_holds_none(images: Any, message: str) -> None:
 
 
 def test_wrong_settings() -> None:
-    with pytest.raises(ValueError, match="--variant is 'SB', expected one of"):
+    with pytest.raises(ValueError, match="fit: variant is 'SB', expected one of"):
         slotmesh.fit(TENSOR, **QUICK, variant="SB")
     with pytest.raises(ValueError, match=r"backbone is a Conv2d, expected the folder or the name"):
         slotmesh.fit(TENSOR, **QUICK, backbone=nn.Conv2d(3, 8, 8))  # pyright: ignore
-    with pytest.raises(ValueError, match="--steps is 0"):
+    with pytest.raises(ValueError, match="fit: steps is 0"):
         slotmesh.fit(TENSOR, **QUICK | {"steps": 0})
-    with pytest.raises(ValueError, match=r"--data\.batch-size is 0, expected at least 1"):
+    with pytest.raises(ValueError, match="fit: batch_size is 0, expected at least 1"):
         slotmesh.fit(TENSOR, **QUICK | {"batch_size": 0})
+    with pytest.raises(ValueError, match="fit: batch_size is 99, but images has only 6 samples"):
+        slotmesh.fit(TENSOR, **QUICK | {"batch_size": 99})
+    with pytest.raises(ValueError, match="fit: start is 'fast', expected quick or paper"):
+        slotmesh.fit(TENSOR, **QUICK, start="fast")  # pyright: ignore
     with pytest.raises(ValueError, match="square is '', expected 'crop' or 'squeeze'"):
         slotmesh.fit(TENSOR, **QUICK, square="")  # pyright: ignore
     with pytest.raises(ValueError, match="expected cpu, cuda or auto"):

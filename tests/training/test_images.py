@@ -160,12 +160,22 @@ def test_defaults_come_from_the_data(tmp_path: Path) -> None:
     few = preset("images", root=fill(tmp_path / "few", 12))
     assert (few.data.size, few.data.square, few.model.n_slots) == (16, "crop", 7)
     assert few.data.batch_size <= 5
-    assert few.steps == 400
+    assert few.steps == 1500
     wide = preset("images", root=fill(tmp_path / "wide", 12, height=40, width=90))
-    assert (wide.data.size, wide.data.square) == (32, "squeeze")
-    assert wide.transport.lr == 4.0
+    assert (wide.data.size, wide.data.square) == (16, "squeeze")
+    assert wide.transport.lr == 2.0
     masked = preset("images", root=fill(tmp_path / "masked", 12, masks=True))
     assert masked.model.n_slots == 4
+    (tmp_path / "masked" / "masks").rename(tmp_path / "truth")
+    assert preset("images", root=tmp_path / "masked").model.n_slots == 7
+    words = ["images", "--data.root", str(tmp_path / "masked"), "--data.masks"]
+    assert parse_train([*words, str(tmp_path / "truth")]).model.n_slots == 4
+    # Masks in a folder inside that of the images are no images.
+    inside = tmp_path / "masked" / "labels"
+    (tmp_path / "truth").rename(inside)
+    found = parse_train([*words, str(inside)])
+    assert (found.model.n_slots, found.data.batch_size) == (4, masked.data.batch_size)
+    assert parse_train([*words, str(tmp_path / "none")]).model.n_slots == 7
     paper = preset("images", preset="paper", root=fill(tmp_path / "large", 12, height=80, width=80))
     assert (paper.data.size, paper.steps, paper.transport.lr) == (64, 20_000, 8.0)
     asked = preset("images", root=tmp_path / "few", size=128)
@@ -174,10 +184,10 @@ def test_defaults_come_from_the_data(tmp_path: Path) -> None:
 
 def test_steps_grow_with_the_number_of_images(tmp_path: Path) -> None:
     tmp_path.joinpath("many").mkdir()
-    for i in range(1000):
+    for i in range(4000):
         (tmp_path / "many" / f"{i}.png").write_bytes(header_of(64, 64))
     found = preset("images", root=tmp_path / "many")
-    assert 450 < found.steps < 550
+    assert 1900 < found.steps < 2100
     assert found.data.batch_size == 16
 
 
@@ -307,9 +317,25 @@ def test_other_images_are_said_and_change_no_default(
     changed = parse_train([str(word) for word in words[1:]])
     assert changed.steps == 4
     assert (changed.data.size, changed.data.batch_size) == (first.data.size, first.data.batch_size)
-    assert parse_train([str(w) for w in (*words[1:], "--seed", 1)]).data.size != first.data.size
+    other = parse_train([str(word) for word in (*words[1:], "--seed", 1)])
+    assert other.data.batch_size != first.data.batch_size
     assert run(*words, "--hardware.accelerator", "cpu") == 0
     said = capsys.readouterr().out
     assert "The files in photos are not those that the run began with: 40 now, 12 then" in said
     assert run(*words, "--data.size", 40) == 1
     assert "holds a run with --data.size" in capsys.readouterr().err
+
+
+def test_a_link_to_nothing_is_skipped_like_any_file_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = fill(Path("photos"))
+    lost = root / ImageReader(root).names[0]
+    lost.unlink()
+    lost.symlink_to(tmp_path / "gone.png")
+    words = ("train", "images", "--data.root", root, *TINY, *SMALL)
+    assert run(*words) == 0
+    assert f"{lost}: the file is missing" in capsys.readouterr().err
+    assert run(*words) == 0
+    assert "not those that the run began with" not in capsys.readouterr().out

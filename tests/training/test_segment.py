@@ -15,6 +15,7 @@ from slotmesh.models.segmentation import read_image
 from slotmesh.nn import Softmax
 from slotmesh.training import weights
 from slotmesh.training.export import ExportModel, run_export_model
+from slotmesh.training.runs import open_run
 
 from ..readers._folders import fill, header_of, pixels
 from ..readers.test_video_folder import clip
@@ -62,6 +63,11 @@ def test_what_a_segmentation_holds(model: ObjectDiscovery) -> None:
     [indexed] = found.indexed()
     assert indexed.mode == "P"
     assert (np.asarray(indexed) == found.labels.numpy()).all()
+    # Where there are no pictures, not a thousand numbers.
+    assert repr(found) == (
+        "Segmentation(image (3, 30, 40), masks (3, 30, 40), slots (3, 8), attention (3, 16, 16), "
+        "reconstruction (3, 16, 16))"
+    )
     picture = Image.open(io.BytesIO(found._repr_png_()))
     assert picture.format == "PNG"
     # The image, the overlay and three slots.
@@ -295,6 +301,17 @@ def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[s
     fake_run(tiny("random-objects", "SA", Path("copier")))
     assert "copier is a model of random-objects, which makes no masks" in problem("copier", root)
     assert "--n-slots is 0" in problem(trained, root, "--n-slots", "0")
+    open_run(trained).load_model().save_pretrained("saved")  # pyright: ignore
+    assert "saved has weights, but no settings.json" in problem("saved", root)
+
+
+def test_the_help_has_names_for_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("segment", "--help") == 0
+    assert "usage: slotmesh segment [-h] [OPTIONS] MODEL " in capsys.readouterr().out
+    assert run("segment") == 2
+    said = capsys.readouterr().err
+    assert "MODEL" in said
+    assert "STR" not in said
 
 
 def test_weights_that_come_with_slotmesh(
@@ -306,6 +323,8 @@ def test_weights_that_come_with_slotmesh(
     assert weights.find("checkpoints/multi-dsprites-sa-mesh/") == found
     assert weights.locate("multi-dsprites-sa-mesh") == found
     assert weights.locate(str(trained)) == trained
+    with pytest.raises(ValueError, match=r"Did you mean multi-dsprites-sa-mesh\?"):
+        weights.locate("multi-dsprite-sa-mesh")
     fill(Path("photos"), 1, height=64, width=64)
     assert run("segment", "multi-dsprites-sa-mesh", "photos/000.png", "--device", "cpu") == 0
     # What is installed comes first.

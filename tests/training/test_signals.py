@@ -49,6 +49,13 @@ def test_saved_and_resumed(tmp_path: Path, whole: Path, signum: str, at: int, sa
     assert metrics(tmp_path / "run") == metrics(whole)
 
 
+def test_a_run_that_started_over_resumes_without_that_flag(tmp_path: Path) -> None:
+    words = [*flags(tiny("random-objects", "SA", tmp_path / "run")), "--overwrite"]
+    code, said = run_job(tmp_path / "log", "main", words=words, stop=f"{signal.SIGINT:d} 0")
+    assert code == 130
+    assert "The same command without --overwrite resumes" in said
+
+
 def test_two_processes_stop_together(tmp_path: Path) -> None:
     """Only the first is told; both stop at the same step, and the run can go on."""
     settings = tiny("random-objects", "SA", tmp_path / "run", hardware__devices=2, val_every=8)

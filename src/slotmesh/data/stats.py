@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ _BINS = 16
 class Stats:
     """Print object counts, factors, visible pixels and colours of a world or an HDF5 file."""
 
-    source: tyro.conf.Positional[str]
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
     """The name of a world, or an HDF5 file."""
     n: int | None = None
     """Number of samples; by default 1000 of a world, and all of a file."""

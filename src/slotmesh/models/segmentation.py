@@ -76,6 +76,10 @@ class Segmentation:
             rows.append(_beside([one.resize(size, _kernel(one, size)) for one in shown]))
         return _below(rows)
 
+    def __repr__(self) -> str:
+        shapes = (f"{name} {tuple(value.shape)}" for name, value in vars(self).items())
+        return f"Segmentation({', '.join(shapes)})"
+
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
         self.picture().save(buffer, format="PNG")

@@ -21,6 +21,21 @@ from slotmesh.training.tasks import preset
 
 # Images are resized when they are read; what is written for that need not be larger.
 _MOST_SIDE = 1024
+# What fit calls a setting of the command; errors name the latter.
+_NAMES = {
+    "--data.root": "images",
+    "--model.n-slots": "n_slots",
+    "--steps": "steps",
+    "--data.size": "size",
+    "--data.batch-size": "batch_size",
+    "--variant": "variant",
+    "--model.backbone": "backbone",
+    "--preset": "start",
+    "--data.masks": "masks",
+    "--seed": "seed",
+    "--out": "out",
+    "--device": "device",
+}
 
 
 def fit(
@@ -52,9 +67,8 @@ def fit(
             least three images: some are held out.
         n_slots: Number of slots: the largest number of objects, plus one for the background.
         steps: Number of training steps; the default depends on the number of images.
-        size: Width and height to which images are resized. The default depends on their size, and
-            is at most 32 for ``"quick"`` and 64 for ``"paper"``; with a backbone, it is that of the
-            backbone.
+        size: Width and height to which images are resized. Default: 16 for ``"quick"``, and at most
+            64 for ``"paper"``; with a backbone, that of the backbone.
         batch_size: Images per step.
         variant: Variant of slot attention: SA, SA-SH, SA-EMD or SA-MESH.
         backbone: Reconstruct the features of this frozen vision model instead of pixels, which
@@ -89,9 +103,9 @@ def fit(
             "model. For a module, train FeatureDiscovery(FrozenFeatures(module, resolution=...)) "
             "in your own loop."
         )
-    place = place_of(device)
-    accelerator = "cpu" if place.type == "cpu" else "gpu"
-    with tempfile.TemporaryDirectory(prefix="slotmesh-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="slotmesh-") as temporary, _names(temporary):
+        place = place_of(device)
+        accelerator = "cpu" if place.type == "cpu" else "gpu"
         folder = Path(temporary) / "run" if out is None else Path(out)
         if isinstance(images, str | Path):
             root = Path(images)
@@ -99,8 +113,9 @@ def fit(
             beside = folder.with_name(f"{folder.name}-images")
             root = _write(images, beside, max(_MOST_SIDE, 2 * (size or 0)))
         task = "images" if backbone is None else "features"
-        settings: Any = preset(task, variant, start, root=root, size=size)
-        data: dict[str, Any] = {"root": root, "masks": None if masks is None else Path(masks)}
+        truth = None if masks is None else Path(masks)
+        settings: Any = preset(task, variant, start, root=root, size=size, masks=truth)
+        data: dict[str, Any] = {"root": root, "masks": truth}
         model: dict[str, Any] = {"n_slots": n_slots}
         if backbone is not None:
             model["backbone"] = str(backbone)
@@ -125,6 +140,20 @@ def fit(
         found = run.load_model(place)
     assert isinstance(found, ObjectDiscovery | FeatureDiscovery)
     return found
+
+
+@contextlib.contextmanager
+def _names(temporary: str) -> Iterator[None]:
+    """Let errors speak of the arguments of fit: not of flags, nor of a temporary folder."""
+    try:
+        yield
+    except ValueError as error:
+        said = str(error).replace(str(Path(temporary) / "run-images"), "images")
+        for flag, name in _NAMES.items():
+            said = said.replace(flag, name)
+        if said == str(error):
+            raise
+        raise ValueError(f"fit: {said}") from error
 
 
 class _Screen(Console):

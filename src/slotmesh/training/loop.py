@@ -114,8 +114,9 @@ def _fit(
         raise ValueError(said) from failed
     if stopped:
         if first:
+            same = "Repeat the command" + (" without --overwrite" if settings.overwrite else "")
             console.print(
-                f"Stopped at step {training.step} and saved. Repeat the command to resume.",
+                f"Stopped at step {training.step} and saved. {same} to resume.",
                 highlight=False,
             )
         # As shells count: 143 for SIGTERM, 130 for Ctrl-C.

@@ -142,6 +142,12 @@ def open_run(path: Path) -> Run:
         settings = from_plain(parse_json(values, path), str(path))
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
         return Run(experiment(settings, moved=True), folder, path)
+    if (path / "model.safetensors").is_file():
+        raise ValueError(
+            f"{path} has weights, but no settings.json beside them, as save_pretrained leaves it. "
+            "Load it in Python with from_pretrained; or pass the folder of its run (of "
+            "slotmesh.fit, out), or what `slotmesh export` makes of that."
+        )
     raise ValueError(
         f"{path} is not a run: expected the folder that `slotmesh train` made, one of its .ckpt "
         "files, or the folder of an export."
@@ -319,9 +325,17 @@ def _fingerprint(settings: Settings) -> dict[str, Any] | None:
     if root is None or TASKS[settings.task].has_world:
         return None
     names = find_files(root, (*photos.ENDINGS, *CLIPS)) if root.is_dir() else [""]
-    lines = "".join(f"{name}\0{(root / name).stat().st_size}\n" for name in names)
+    lines = "".join(f"{name}\0{_size(root / name)}\n" for name in names)
     digest = hashlib.blake2b(lines.encode(errors="surrogateescape"), digest_size=16).hexdigest()
     return {"files": len(names), "digest": digest}
+
+
+def _size(path: Path) -> int | None:
+    """The size of a file; None of one that cannot be looked at, such as a link to nothing."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def _compare_data(settings: Settings, say: Callable[[str], None] | None) -> None:

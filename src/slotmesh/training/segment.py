@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,10 +40,12 @@ _GAP = 8
 class Segment:
     """Find objects in your images: masks, overlays, slots, and a sheet of all of them."""
 
-    model: tyro.conf.Positional[str]
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """A run, a checkpoint, an export, or the name of weights that come with slotmesh, such as
     multi-dsprites-sa-mesh."""
-    images: tyro.conf.Positional[tuple[Path, ...]]
+    images: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="IMAGE [IMAGE ...]")
+    ]
     """PNG, JPEG, WebP or BMP files, or folders of them; for a video model, the frames of one video
     in order, or mp4 clips."""
     out: Path = Path("segments")

@@ -1,5 +1,6 @@
 """Trained weights that come with slotmesh, by name."""
 
+import difflib
 from pathlib import Path
 
 # In an installed copy; in a clone they are beside src.
@@ -50,10 +51,12 @@ def locate(model: str) -> Path:
         return find(model)
     except ValueError:
         known = ", ".join(names())
+        near = difflib.get_close_matches(model, names(), 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
         raise ValueError(
             f"{model} is not a run, an export or a checkpoint, nor the name of weights that come "
-            f"with slotmesh ({known or 'there are none'}). Pass the folder that `slotmesh train` "
-            "or `slotmesh export` wrote, or one of these names."
+            f"with slotmesh ({known or 'there are none'}).{hint} Pass the folder that `slotmesh "
+            "train` or `slotmesh export` wrote, or one of these names."
         ) from None
 
 

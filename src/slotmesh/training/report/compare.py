@@ -254,7 +254,10 @@ def command(settings: Settings) -> str:
     if root is not None and root.exists():
         # Defaults that depend on the data, which may be others by now.
         with contextlib.suppress(ValueError):
-            suited = preset(settings.task, settings.variant, settings.preset, root=root)
+            masks = getattr(settings.data, "masks", None)
+            suited = preset(
+                settings.task, settings.variant, settings.preset, root=root, masks=masks
+            )
             different |= differences(settings, suited)
     changes = {
         name: value

@@ -53,6 +53,7 @@ def preset(
     *,
     root: Path | None = None,
     size: int | None = None,
+    masks: Path | None = None,
 ) -> Settings:
     """The settings that a run of a task starts from.
 
@@ -62,6 +63,7 @@ def preset(
         preset: ``quick`` or ``paper``.
         root: The data, for tasks whose defaults depend on it.
         size: Of the images, for such tasks; chosen by the task by default.
+        masks: Folder of the masks, for such tasks; ``root/masks`` by default, if it exists.
 
     Raises:
         ValueError: If there is no such task, variant or preset.
@@ -76,7 +78,7 @@ def preset(
     if preset not in ("quick", "paper"):
         raise ValueError(f"--preset is {preset!r}, expected quick or paper.")
     start = kind.preset(variant, preset)
-    return start if root is None else kind.suited(start, root, size)
+    return start if root is None else kind.suited(start, root, size, masks)
 
 
 def experiment(settings: Settings, *, moved: bool = False) -> Experiment:

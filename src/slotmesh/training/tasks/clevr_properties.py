@@ -154,7 +154,7 @@ class ClevrProperties(Experiment):
         )
 
     @classmethod
-    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+    def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
         """A dataset has no easy version: a quick run on it has as many slots as the paper."""
         return without_easy(start, n_slots=PredictorModel().n_slots)
 

@@ -125,7 +125,7 @@ class Discovery(Experiment):
         )
 
     @classmethod
-    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+    def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
         """A dataset has no easy version: a quick run on it has as many slots as the paper."""
         room = {"slot_dim": SMALL.slot_dim, "mlp_dim": SMALL.mlp_dim, "n_iters": SMALL.n_iters}
         return without_easy(start, n_slots=cls.model.n_slots, **room)

@@ -80,13 +80,14 @@ class Experiment(ABC):
         """The default settings of a run: those of ``quick`` or ``paper``."""
 
     @classmethod
-    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+    def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
         """A preset with defaults that depend on the data, such as the number of steps.
 
         Args:
             start: From :meth:`preset`.
             root: The data.
             size: Size of the images, if the caller sets it.
+            masks: Folder of the masks, if the caller sets it.
         """
         return start
 

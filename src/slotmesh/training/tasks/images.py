@@ -249,18 +249,18 @@ class Images(FolderTask, Discovery):
             variant=variant,
             preset="quick" if quick else "paper",
             log_every=20 if quick else 100,
-            data=FolderData(batch_size=16 if quick else 64, size=32 if quick else 64),
+            data=FolderData(batch_size=16 if quick else 64, size=16 if quick else 64),
             model=small if quick else ImageModel(n_slots=_SLOTS),
             transport=transport,
         )
         return _scheduled(start, 1000)
 
     @classmethod
-    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+    def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
         """Steps by the number of images; size and shape by theirs; slots by the masks."""
         if _is_file(root):
             return _suited_to_file(start, root)
-        masks = find_masks("--data.root", root, None)
+        masks = _masks(root, masks)
         names = find_images(root, masks)
         shapes = [shape for name in _some(names) if (shape := _shape(root / name))]
         objects = _most_objects(sorted(masks.rglob("*.png"))) if masks else None
@@ -293,9 +293,9 @@ class Videos(FolderTask, VideoDiscovery):
         return _scheduled(VideosSettings(**values), 1000)
 
     @classmethod
-    def suited(cls, start: S, root: Path, size: int | None = None) -> S:
+    def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
         """Steps by the number of frames; stride by the length; size and slots as for images."""
-        masks = find_masks("--data.root", root, None)
+        masks = _masks(root, masks)
         found = find_videos(root, masks)
         shapes: list[tuple[int, int]] = []
         lengths: list[int] = []
@@ -326,6 +326,11 @@ class Videos(FolderTask, VideoDiscovery):
 
         found = super().metrics()
         return found | {"tc": TemporalConsistency(self.settings.model.n_slots)} if found else {}
+
+
+def _masks(root: Path, given: Path | None) -> Path | None:
+    """The folder of masks, if there is one; a wrong one is named when settings are checked."""
+    return find_masks("--data.root", root, given if given is not None and given.is_dir() else None)
 
 
 def _is_file(root: Path | None) -> TypeGuard[Path]:
@@ -367,7 +372,9 @@ def _scheduled(start: Any, n_train: int) -> Any:
     """Steps, learning rate and MESH's step for a number of samples and their size."""
     batch = start.data.batch_size
     if start.preset == "quick":
-        steps = max(400, min(1000, 10 * n_train // batch))
+        # Fewer often end at the mean image; steps of images are cheap beside those of videos.
+        least, most = (1500, 3000) if start.task == Images.name else (400, 1000)
+        steps = max(least, min(most, 10 * n_train // batch))
         optim = Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0)
     else:
         # The paper has 530 epochs, with a warm-up of a fiftieth and a half-life of a fifth.
