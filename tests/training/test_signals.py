@@ -53,7 +53,7 @@ def test_a_run_that_started_over_resumes_without_that_flag(tmp_path: Path) -> No
     words = [*flags(tiny("random-objects", "SA", tmp_path / "run")), "--overwrite"]
     code, said = run_job(tmp_path / "log", "main", words=words, stop=f"{signal.SIGINT:d} 0")
     assert code == 130
-    assert "The same command without --overwrite resumes" in said
+    assert "Repeat the command without --overwrite to resume" in said
 
 
 def test_two_processes_stop_together(tmp_path: Path) -> None:

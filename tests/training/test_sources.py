@@ -131,7 +131,7 @@ def test_a_signal_to_readers_too(root: Path, tmp_path: Path, signum: str, code: 
     stop = f"{signal.Signals[signum]:d} 1 0 all"
     ends = two_processes(tmp_path / "log", "main", words=words, stop=stop)
     assert [ended for ended, _ in ends] == [code, code], ends
-    assert "Stopped at step 10, and saved" in ends[0][1]
+    assert "Stopped at step 10 and saved" in ends[0][1]
     assert not any("Traceback" in said for _, said in ends)
     assert state(tmp_path / "run")["global_step"] == 10
 
