@@ -8,6 +8,7 @@ from typing import Any
 
 from paper.features import FeaturesStudy, run_features
 from paper.figures import DrawFigure, run_figure
+from paper.own_images import OwnImagesStudy, run_own_images
 from paper.page import ResultsPage, run_results
 from paper.real_clevr import RealClevr, run_real
 from paper.real_clevrer import RealClevrer, run_real_videos
@@ -31,6 +32,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "real-clevr": (RealClevr, run_real),
     "real-clevrer": (RealClevrer, run_real_videos),
     "features": (FeaturesStudy, run_features),
+    "own-images": (OwnImagesStudy, run_own_images),
     "surplus-slots": (SurplusSlots, run_surplus),
     "figure": (DrawFigure, run_figure),
     "results": (ResultsPage, run_results),
@@ -41,6 +43,7 @@ __all__ = [
     "COMMANDS",
     "DrawFigure",
     "FeaturesStudy",
+    "OwnImagesStudy",
     "RealClevr",
     "RealClevrer",
     "ResultsPage",
@@ -53,6 +56,7 @@ __all__ = [
     "run_emd_study",
     "run_features",
     "run_figure",
+    "run_own_images",
     "run_real",
     "run_real_videos",
     "run_results",

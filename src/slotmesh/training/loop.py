@@ -33,6 +33,7 @@ from slotmesh.training.places import check_hardware, memory_checked
 from slotmesh.training.processes import Lock, StopSignals, agree, start_processes
 from slotmesh.training.runs import Run, begin, open_run, steps_done
 from slotmesh.training.settings import Settings, plain
+from slotmesh.training.start import check_start, first_weights
 from slotmesh.training.stream import EvalBatches, RunData
 from slotmesh.training.tasks import experiment
 from slotmesh.training.tasks.experiment import Experiment
@@ -63,6 +64,7 @@ def run_train(settings: Settings, console: Console | None = None) -> Run:
     made = experiment(settings)
     check_hardware(settings.hardware)
     check_logger(settings)
+    check_start(made)
     fabric = start_processes(settings)
     lock = Lock(settings.folder)
     try:
@@ -91,6 +93,8 @@ def _fit(
     training = Training(made, fabric)
     if start is not None:
         training.load_state_dict(load_checkpoint(start))
+    elif (weights := first_weights(made)) is not None:
+        training.start_from(weights)
     data = RunData(
         made,
         fabric.device,
@@ -263,6 +267,11 @@ class Training:
         found = torch.autograd.grad(loss, parameters, allow_unused=True)
         for p, gradient in zip(parameters, found, strict=True):
             p.requires_grad_(gradient is not None)
+
+    def start_from(self, weights: dict[str, Tensor]) -> None:
+        """Replace the initial weights by trained ones."""
+        for model in {self.model, self.judged}:
+            model.load_state_dict(weights)
 
     # ---- one step ----
 

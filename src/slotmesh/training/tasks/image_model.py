@@ -70,6 +70,15 @@ class ImageModel:
             at_least(f"model.{name}", getattr(self, name), 1)
 
 
+@dataclass(frozen=True)
+class OwnImageModel(ImageModel):
+    """The network: encoder, slot attention, decoder or head."""
+
+    start: str | None = None
+    """Trained weights to start from: a run, a checkpoint, an export, or the name of weights that
+    come with slotmesh. None starts from scratch."""
+
+
 def image_usage(
     model: Any, sample: Any, noise: torch.Generator, *, truth: bool = True
 ) -> "SlotUsage":

@@ -17,13 +17,16 @@ from slotmesh.training.settings import Data, Optim, Settings, at_least
 from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, with_lr
 from slotmesh.training.tasks.experiment import Goal, Source, Split
 from slotmesh.training.tasks.folder import Loaded, load, load_file
-from slotmesh.training.tasks.image_model import ImageModel
+from slotmesh.training.tasks.image_model import OwnImageModel
 from slotmesh.training.tasks.video_discovery import VideoDiscovery, VideoDiscoverySettings
 from slotmesh.training.variants import VARIANTS, MeshSettings
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
+# What ``quick`` starts from: weights for Multi-dSprites, which already find plain shapes.
+_WEIGHTS = {"SA": "multi-dsprites-sa"}
+_OTHER_WEIGHTS = "multi-dsprites-sa-mesh"
 _SLOTS = 7
 _MOST_SLOTS = 24
 # Files that are opened to choose defaults.
@@ -97,10 +100,12 @@ class ImagesSettings(DiscoverySettings):
     """Find the objects in a folder of your own images."""
 
     preset: Literal["quick", "paper"] = "quick"
-    """Defaults of all other settings: quick is a small network, minutes on 2 CPU cores; paper has
-    the size and schedule of the paper's network for Multi-dSprites, hours on a GPU."""
+    """Defaults of all other settings: quick adapts weights that come with slotmesh to your images,
+    minutes on 2 CPU cores; paper trains from scratch as the paper does on Multi-dSprites, hours on
+    a GPU."""
     data: FolderData = field(default_factory=FolderData)  # pyright: ignore
     """The data to train and evaluate on."""
+    model: OwnImageModel = field(default_factory=OwnImageModel)  # pyright: ignore
 
     @property
     def folder(self) -> Path:
@@ -243,14 +248,14 @@ class Images(FolderTask, Discovery):
         transport = VARIANTS[variant].transport()
         if isinstance(transport, MeshSettings):
             transport = replace(transport, grad="implicit")
-        small = ImageModel(n_slots=_SLOTS, channels=16, slot_dim=32, mlp_dim=64)
+        weights = _WEIGHTS.get(variant, _OTHER_WEIGHTS) if quick else None
         start = ImagesSettings(
             task=cls.name,
             variant=variant,
             preset="quick" if quick else "paper",
-            log_every=20 if quick else 100,
-            data=FolderData(batch_size=16 if quick else 64, size=16 if quick else 64),
-            model=small if quick else ImageModel(n_slots=_SLOTS),
+            log_every=10 if quick else 100,
+            data=FolderData(batch_size=8 if quick else 64, size=64),
+            model=OwnImageModel(n_slots=_SLOTS, start=weights),
             transport=transport,
         )
         return _scheduled(start, 1000)
@@ -357,9 +362,10 @@ def _suited(
     if shapes:
         short = int(statistics.median(min(shape) for shape in shapes))
         long = statistics.median(max(shape) / min(shape) for shape in shapes)
-        # An image of small size gains nothing from more pixels.
-        least = max(16, short // 8 * 8)
-        data = replace(data, size=min(data.size, least), square="squeeze" if long > 2 else "crop")
+        data = replace(data, square="squeeze" if long > 2 else "crop")
+        if getattr(start.model, "start", None) is None:
+            # A small image gains nothing from more pixels, unless the weights are used to them.
+            data = replace(data, size=min(data.size, max(16, short // 8 * 8)))
     if size is not None:
         data = replace(data, size=size)
     model = start.model
@@ -371,10 +377,11 @@ def _suited(
 def _scheduled(start: Any, n_train: int) -> Any:
     """Steps, learning rate and MESH's step for a number of samples and their size."""
     batch = start.data.batch_size
-    if start.preset == "quick":
-        # Fewer often end at the mean image; steps of images are cheap beside those of videos.
-        least, most = (1500, 3000) if start.task == Images.name else (400, 1000)
-        steps = max(least, min(most, 10 * n_train // batch))
+    if getattr(start.model, "start", None) is not None:
+        steps = max(200, min(400, 10 * n_train // batch))
+        optim = Optim(lr=4e-4, warmup=20, cosine=True, clip=0.1)
+    elif start.preset == "quick":
+        steps = max(400, min(1000, 10 * n_train // batch))
         optim = Optim(lr=2e-3, warmup=50, cosine=True, clip=1.0)
     else:
         # The paper has 530 epochs, with a warm-up of a fiftieth and a half-life of a fifth.
