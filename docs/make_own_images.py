@@ -1,35 +1,61 @@
-"""Train on a folder of images and draw what was found into docs/images, for ``own-images.md``.
+"""Write the measured part of own-images.md and its pictures: python -m docs.make_own_images.
 
-The images are coloured squares on black, and scenes of Multi-dSprites for the weights that come
-with slotmesh. It takes minutes on a CPU.
+The table is what `python -m paper own-images` wrote: results/own-images.json. For the pictures, a
+model is trained on a folder of plain shapes as the page does it, which takes a minute or two on a
+CPU; the others are scenes of Multi-dSprites for the weights that come with slotmesh.
 """
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from PIL import Image
 
+from paper.own_images import draw as draw_folder
 from slotmesh.cli import main
 from slotmesh.worlds import make_world
 
-N = 600
+DOCS = Path(__file__).parent
+RESULT = DOCS.parent / "results" / "own-images.json"
+PAGE = DOCS / "own-images.md"
+BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
+FOLDERS = {
+    "plain": "2 to 4 shapes on a cream ground",
+    "grey": "on a grey that differs from image to image",
+    "table": "on a shaded, noisy ground",
+    "clevr": "CLEVR, 3 to 10 objects",
+}
+N = 200
 SHOWN = 4
-COLOURS = np.array([[0, 0, 0], [230, 60, 60], [60, 200, 90]], np.uint8)
 
 
-def fill_squares(folder: Path, n: int = N, side: int = 64) -> None:
-    """Write images of two squares on black, and masks to compare with."""
-    (folder / "masks").mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    edge = side // 4
-    for i in range(n):
-        mask = np.zeros((side, side), np.uint8)
-        for k, (y, x) in enumerate(rng.integers(0, side - edge, (2, 2))):
-            mask[y : y + edge, x : x + edge] = k + 1
-        Image.fromarray(COLOURS[mask]).save(folder / f"{i:04d}.png")
-        Image.fromarray(mask).save(folder / "masks" / f"{i:04d}.png")
+def render(found: dict[str, Any]) -> str:
+    """The table, in Markdown."""
+    ways = ("blind", "as they are", "adapted", "from scratch")
+    lines = ["| folder | " + " | ".join(ways) + " |", "|---" * (1 + len(ways)) + "|"]
+    for kind, runs in found["folders"].items():
+        blind = [{"metrics": runs["adapted"][0]["blind"]}]
+        cells = [_cell(blind if way == "blind" else runs[way]) for way in ways]
+        lines.append(f"| {FOLDERS[kind]} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def _cell(runs: list[dict[str, Any]]) -> str:
+    """FG-ARI and FG-mIoU: their mean, or their range over several runs."""
+    shown: list[str] = []
+    for name in ("fg_ari", "fg_miou"):
+        values = sorted(round(100 * run["metrics"][name]) for run in runs)
+        low, high = values[0], values[-1]
+        shown.append(f"{low}" if low == high else f"{low}–{high}")  # noqa: RUF001
+    return " / ".join(shown)
+
+
+def updated(page: str, part: str) -> str:
+    """The page with another measured part."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + part + END + rest.split(END)[1]
 
 
 def fill_scenes(folder: Path, n: int = SHOWN) -> None:
@@ -46,11 +72,9 @@ def draw(images: Path) -> None:
     from slotmesh.training.runs import open_run
 
     with tempfile.TemporaryDirectory() as temporary:
-        root, run, found = (Path(temporary) / name for name in ("squares", "run", "found"))
-        fill_squares(root)
-        words = ["--data.root", str(root), "--data.size", "16", "--steps", "800"]
-        main(["train", "images", *words, "--out", str(run)])
-        main(["evaluate", str(run)])
+        root, run, found = (Path(temporary) / name for name in ("shapes", "run", "found"))
+        draw_folder("plain", root, N)
+        main(["train", "images", "--data.root", str(root), "--out", str(run)])
         names = open_run(run).experiment.reader("test").names[:SHOWN]  # pyright: ignore
         main(["segment", str(run), *(str(root / name) for name in names), "--out", str(found)])
         shutil.copy(found / "sheet.png", images / "own-images.png")
@@ -63,4 +87,6 @@ def draw(images: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(Path(__file__).parent / "images")
+    text = render(json.loads(RESULT.read_text(encoding="utf-8")))
+    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
+    draw(DOCS / "images")

@@ -39,6 +39,7 @@ def tiny(task: str, variant: str, out: Path, **changes: Any) -> Settings:
     else:
         data |= {"size": 32}
         model |= {"channels": 8, "slot_dim": 8, "mlp_dim": 8}
+        model |= {"start": None} if hasattr(start.model, "start") else {}
     if getattr(start.data, "easy", False):
         data |= {"easy": False}
         model |= {"n_slots": preset(task, variant, "paper").model.n_slots}

@@ -24,6 +24,7 @@ from ._jobs import change
 TINY = ["--steps", "2", "--val-every", "1", "--save-every", "2", "--log-every", "1"]
 TINY += ["--data.size", "8", "--data.batch-size", "2", "--hardware.accelerator", "cpu"]
 SMALL = ["--model.channels", "8", "--model.slot-dim", "8", "--model.mlp-dim", "8"]
+SMALL += ["--model.start", "None"]
 
 
 @pytest.fixture(autouse=True)
@@ -158,12 +159,15 @@ def test_resuming_sees_the_same_images(tmp_path: Path) -> None:
 
 def test_defaults_come_from_the_data(tmp_path: Path) -> None:
     few = preset("images", root=fill(tmp_path / "few", 12))
-    assert (few.data.size, few.data.square, few.model.n_slots) == (16, "crop", 7)
+    assert (few.data.size, few.data.square, few.model.n_slots) == (64, "crop", 7)
     assert few.data.batch_size <= 5
-    assert few.steps == 1500
+    assert few.steps == 200
+    assert few.model.start == "multi-dsprites-sa-mesh"
     wide = preset("images", root=fill(tmp_path / "wide", 12, height=40, width=90))
-    assert (wide.data.size, wide.data.square) == (16, "squeeze")
-    assert wide.transport.lr == 2.0
+    assert (wide.data.size, wide.data.square) == (64, "squeeze")
+    assert wide.transport.lr == 8.0
+    scratch = preset("images", preset="paper", root=tmp_path / "wide")
+    assert (scratch.data.size, scratch.transport.lr, scratch.model.start) == (40, 5.0, None)
     masked = preset("images", root=fill(tmp_path / "masked", 12, masks=True))
     assert masked.model.n_slots == 4
     (tmp_path / "masked" / "masks").rename(tmp_path / "truth")
@@ -184,11 +188,11 @@ def test_defaults_come_from_the_data(tmp_path: Path) -> None:
 
 def test_steps_grow_with_the_number_of_images(tmp_path: Path) -> None:
     tmp_path.joinpath("many").mkdir()
-    for i in range(4000):
+    for i in range(300):
         (tmp_path / "many" / f"{i}.png").write_bytes(header_of(64, 64))
     found = preset("images", root=tmp_path / "many")
-    assert 1900 < found.steps < 2100
-    assert found.data.batch_size == 16
+    assert 250 < found.steps < 350
+    assert found.data.batch_size == 8
 
 
 def problem(capsys: pytest.CaptureFixture[str], *words: Any, task: str = "images") -> str:

@@ -122,6 +122,12 @@ def test_every_setting_that_is_a_number_is_checked() -> None:
                 assert f"{group}.{name}" in names
 
 
+def test_masks_have_room_for_255_slots() -> None:
+    settings = tiny("multi-dsprites", "SA", Path("run"))
+    change(settings, model__n_slots=255).check()
+    refused(change(settings, model__n_slots=256), r"^--model.n-slots is 256, expected at most 255")
+
+
 def test_the_easy_world_has_other_limits() -> None:
     easy = tiny("clevr-properties", "SA", Path("run"), data__easy=True)
     change(easy, model__n_slots=3).check()

@@ -67,14 +67,15 @@ def fit(
             least three images: some are held out.
         n_slots: Number of slots: the largest number of objects, plus one for the background.
         steps: Number of training steps; the default depends on the number of images.
-        size: Width and height to which images are resized. Default: 16 for ``"quick"``, and at most
-            64 for ``"paper"``; with a backbone, that of the backbone.
+        size: Width and height to which images are resized. Default: 64, or less with ``"paper"`` if
+            the images are smaller; with a backbone, that of the backbone.
         batch_size: Images per step.
         variant: Variant of slot attention: SA, SA-SH, SA-EMD or SA-MESH.
         backbone: Reconstruct the features of this frozen vision model instead of pixels, which
             photographs need: its folder, or a name such as ``facebook/dinov2-small``.
-        start: Preset with the defaults of all other settings: ``"quick"`` is a small network, for
-            minutes on a CPU; ``"paper"`` is that of the paper, for hours on a GPU.
+        start: Preset with the defaults of all other settings: ``"quick"`` adapts weights that come
+            with slotmesh, in minutes on a CPU; ``"paper"`` trains from scratch as in the paper, for
+            hours on a GPU.
         square: How to make images square: ``"crop"`` keeps the centre, ``"squeeze"`` the whole
             image; the default depends on their shape.
         masks: Folder of masks for metrics, if ``images`` is a folder; by default its subfolder

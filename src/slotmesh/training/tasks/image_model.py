@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from slotmesh.training.settings import InitName, at_least
+from slotmesh.training.settings import InitName, at_least, at_most
 from slotmesh.training.tasks.experiment import INITIALIZERS
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 
 M = TypeVar("M", bound=nn.Module)
+
+MOST_SLOTS = 255
+"""Masks are 8-bit images, in which 255 marks pixels that the model does not see."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class ImageModel:
         """Raise a ValueError that names the flag of a wrong setting."""
         for name in ("n_slots", "n_iters", "channels", "slot_dim", "mlp_dim"):
             at_least(f"model.{name}", getattr(self, name), 1)
+        at_most("model.n_slots", self.n_slots, MOST_SLOTS)
 
 
 @dataclass(frozen=True)

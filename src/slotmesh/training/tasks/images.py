@@ -2,7 +2,7 @@
 
 import os
 import statistics
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard, TypeVar
 
@@ -122,6 +122,7 @@ class VideosSettings(VideoDiscoverySettings):
     the size and schedule of the paper's network for CLEVRER, hours on a GPU."""
     data: VideoFolderData = field(default_factory=VideoFolderData)  # pyright: ignore
     """The data to train and evaluate on."""
+    model: OwnImageModel = field(default_factory=OwnImageModel)  # pyright: ignore
 
     @property
     def folder(self) -> Path:
@@ -292,6 +293,7 @@ class Videos(FolderTask, VideoDiscovery):
         base = super().preset(variant, preset)
         quick = preset == "quick"
         values: dict[str, Any] = {f.name: getattr(base, f.name) for f in fields(base)}
+        values["model"] = OwnImageModel(**asdict(base.model))
         values["data"] = VideoFolderData(
             batch_size=8 if quick else 64, size=32 if quick else 64, n_frames=2 if quick else 4
         )
@@ -363,7 +365,7 @@ def _suited(
         short = int(statistics.median(min(shape) for shape in shapes))
         long = statistics.median(max(shape) / min(shape) for shape in shapes)
         data = replace(data, square="squeeze" if long > 2 else "crop")
-        if getattr(start.model, "start", None) is None:
+        if start.model.start is None:
             # A small image gains nothing from more pixels, unless the weights are used to them.
             data = replace(data, size=min(data.size, max(16, short // 8 * 8)))
     if size is not None:
@@ -377,7 +379,7 @@ def _suited(
 def _scheduled(start: Any, n_train: int) -> Any:
     """Steps, learning rate and MESH's step for a number of samples and their size."""
     batch = start.data.batch_size
-    if getattr(start.model, "start", None) is not None:
+    if start.model.start is not None:
         steps = max(200, min(400, 10 * n_train // batch))
         optim = Optim(lr=4e-4, warmup=20, cosine=True, clip=0.1)
     elif start.preset == "quick":
