@@ -42,7 +42,7 @@ _WAYS = ("as they are", "adapted", "from scratch")
 
 @dataclass(frozen=True)
 class OwnImagesStudy:
-    """Measure what the default of `slotmesh train images` finds in folders of plain objects."""
+    """Measure what `slotmesh train images` finds in folders of plain objects."""
 
     kinds: tuple[str, ...] = KINDS
     """Folders to measure."""

@@ -226,14 +226,16 @@ def _table(table: TrainedTable, found: dict[str, list[RunRecord]]) -> Any:
 
     metrics = metrics_of(table.rows.values(), found)
     drawn = Table(title=f"{table.paper}, test samples", title_justify="left")
-    for name in ("", *map(heading, metrics), "seeds"):
-        drawn.add_column(name, justify="right" if name else "left")
+    # In a narrow terminal numbers wrap, not names.
+    drawn.add_column("", min_width=max(map(len, found), default=0))
+    for name in (*map(heading, metrics), "seeds"):
+        drawn.add_column(name, justify="right")
     for row, runs in found.items():
+        drawn.add_row(row, *mean_cells(runs, metrics), str(len(runs)))
         paper = table.rows[row].results
         if paper:
             said = [as_printed(m, *paper[m]) if m in paper else "—" for m in metrics]
-            drawn.add_row(f"{row}, paper", *said, "", style="dim")
-        drawn.add_row(row, *mean_cells(runs, metrics), str(len(runs)))
+            drawn.add_row("  paper", *said, "", style="dim")
     return drawn
 
 
