@@ -106,6 +106,7 @@ class ImagesSettings(DiscoverySettings):
     data: FolderData = field(default_factory=FolderData)  # pyright: ignore
     """The data to train and evaluate on."""
     model: OwnImageModel = field(default_factory=OwnImageModel)  # pyright: ignore
+    """The network: encoder, slot attention, decoder or head."""
 
     @property
     def folder(self) -> Path:
@@ -123,6 +124,7 @@ class VideosSettings(VideoDiscoverySettings):
     data: VideoFolderData = field(default_factory=VideoFolderData)  # pyright: ignore
     """The data to train and evaluate on."""
     model: OwnImageModel = field(default_factory=OwnImageModel)  # pyright: ignore
+    """The network: encoder, slot attention, decoder or head."""
 
     @property
     def folder(self) -> Path:
