@@ -4,12 +4,13 @@ Nothing heavy is imported before the command is known.
 """
 
 import difflib
+import inspect
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from itertools import zip_longest
@@ -161,6 +162,19 @@ def _starting(prog: str) -> Iterator[Callable[[], None]]:
         started()
 
 
+def _parse(kind: Any, **options: Any) -> Any:
+    """``tyro.cli``, with help texts that flow: it would keep breaks before indented lines."""
+    import tyro
+
+    with suppress(ImportError, AttributeError):
+        from tyro import _strings
+
+        join = _strings.remove_single_line_breaks
+        if join.__module__ != __name__:
+            _strings.remove_single_line_breaks = lambda text: join(inspect.cleandoc(text))
+    return tyro.cli(kind, **options)
+
+
 def run_one_of(
     commands: Mapping[str, Command],
     words: Sequence[str],
@@ -181,7 +195,7 @@ def run_one_of(
 
     if words and words[0] in commands:
         kind, run = commands[words[0]]
-        settings = tyro.cli(kind, prog=f"{prog} {words[0]}", args=words[1:])
+        settings = _parse(kind, prog=f"{prog} {words[0]}", args=words[1:])
         started()
         run(settings)
     elif words and not words[0].startswith("-"):
@@ -192,13 +206,11 @@ def run_one_of(
             for name, (kind, _) in commands.items()
         )
         either: Any = Union[subcommands]  # noqa: UP007
-        tyro.cli(either, prog=prog, description=about, args=words)
+        _parse(either, prog=prog, description=about, args=words)
 
 
 def _dispatch(words: list[str], started: Callable[[], None]) -> None:
     from importlib.metadata import entry_points
-
-    import tyro
 
     # Installed packages that register their own transports, worlds and tasks.
     for plugin in entry_points(group="slotmesh.plugins"):
@@ -209,7 +221,7 @@ def _dispatch(words: list[str], started: Callable[[], None]) -> None:
         _train(words[1:], prog, entry.about, started)
     elif entry.run:
         kind, run = entry.load()
-        settings = tyro.cli(kind, prog=prog, args=words[1:])
+        settings = _parse(kind, prog=prog, args=words[1:])
         started()
         run(settings)
     else:
@@ -252,13 +264,11 @@ def _completion(words: list[str]) -> None:
             kinds[name] = entry.load()[0]
         else:
             kinds[name] = one_of({second: kind for second, (kind, _) in entry.load().items()})
-    tyro.cli(one_of(kinds), prog="slotmesh", args=words)
+    _parse(one_of(kinds), prog="slotmesh", args=words)
 
 
 def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
     """Parse the words after ``slotmesh train``, of which the first is the task."""
-    import tyro
-
     from slotmesh.training.runs import with_kept_defaults
     from slotmesh.training.tasks import preset
 
@@ -288,7 +298,7 @@ def parse_train(words: Sequence[str], prog: str = "slotmesh train") -> Any:
     if lr is None and step not in (None, "None") and hasattr(start.transport, "step"):
         # A step replaces the preset's lr.
         start = replace(start, transport=replace(start.transport, lr=None))
-    return tyro.cli(type(start), default=start, prog=f"{prog} {task}", args=rest)
+    return _parse(type(start), default=start, prog=f"{prog} {task}", args=rest)
 
 
 def _check_flags(start: Any, words: Sequence[str]) -> None:

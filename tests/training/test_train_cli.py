@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,21 @@ def test_help_describes_and_does_not_speak_of_tools(
 ) -> None:
     assert run("train", task, "--help") == 0
     assert "pyright" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_help_flows(
+    task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("train", task, "--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = "│" + 7 * " "
+    for line, following in pairwise(lines):
+        if line.startswith(start) and following.startswith(start):
+            # No line ends before its next word would not fit.
+            text, word = line[len(start) : -1].rstrip(), following[len(start) : -1].split()[0]
+            assert len(f"{start}{text} {word} │") > 80, text
 
 
 @pytest.mark.parametrize("task", TASKS)
