@@ -60,3 +60,11 @@ def test_the_committed_result() -> None:
     assert set(found["folders"]) == set(FOLDERS) == set(KINDS)
     page = PAGE.read_text()
     assert updated(page, render(found)) == page
+
+
+def test_the_readme_says_the_same() -> None:
+    folders = json.loads(RESULT.read_text())["folders"]
+    shapes = [folders[kind]["adapted"] for kind in ("plain", "grey", "table")]
+    values = [round(100 * run["metrics"]["fg_ari"]) for runs in shapes for run in runs]
+    readme = (PAGE.parents[1] / "README.md").read_text()
+    assert f"an FG-ARI of {min(values)} to {max(values)}%" in readme
