@@ -81,7 +81,11 @@ def test_the_default_weights_fit(photos: Path, variant: str) -> None:
     ("start", "said"),
     [
         ("multi-dsprite-sa-mesh", "Did you mean multi-dsprites-sa-mesh?"),
-        ("multi-dsprites-sa-mesh", "a network with --model.channels 32, but got 8. Pass --model."),
+        # All that differ at once.
+        (
+            "multi-dsprites-sa-mesh",
+            "but got 8, 8, 8. Pass --model.channels 32 --model.slot-dim 64 --model.mlp-dim 128, or",
+        ),
         ("nowhere", "nowhere is not a run"),
     ],
 )

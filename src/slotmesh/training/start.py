@@ -28,14 +28,15 @@ def first_weights(made: Experiment) -> dict[str, Tensor] | None:
     except ValueError as error:
         raise ValueError(f"--model.start: {error}") from error
     other: Any = getattr(run.settings, "model", None)
-    for flag in _FLAGS:
-        theirs, ours = getattr(other, flag, None), getattr(model, flag)
-        if theirs is not None and theirs != ours:
-            words = f"--model.{flag.replace('_', '-')}"
-            raise ValueError(
-                f"--model.start is {name}, a network with {words} {theirs}, but got {ours}. Pass "
-                f"{words} {theirs}, or --model.start None to start from scratch."
-            )
+    sizes = {f: getattr(other, f, None) for f in _FLAGS}
+    wrong = {f: n for f, n in sizes.items() if n is not None and n != getattr(model, f)}
+    if wrong:
+        ours = ", ".join(str(getattr(model, f)) for f in wrong)
+        flags = " ".join(f"--model.{f.replace('_', '-')} {n}" for f, n in wrong.items())
+        raise ValueError(
+            f"--model.start is {name}, a network with {flags}, but got {ours}. Pass {flags}, or "
+            "--model.start None to start from scratch."
+        )
     weights = found.state_dict()
     try:
         made.fresh_model().load_state_dict(weights)
