@@ -120,6 +120,14 @@ def test_the_usual_recipe() -> None:
         assert all(a >= b for a, b in zip(rates[top:], rates[top + 1 :], strict=False))
 
 
+@pytest.mark.parametrize(("name", "batch"), [("quick", 16), ("paper", 32)])
+def test_a_large_folder_has_the_batch_of_the_preset(tmp_path: Path, name: str, batch: int) -> None:
+    fill(tmp_path / "photos", 100)
+    assert preset("features", "SA", name, root=tmp_path / "photos").data.batch_size == batch
+    fill(tmp_path / "few", 12)
+    assert preset("features", "SA", name, root=tmp_path / "few").data.batch_size < 6
+
+
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, vit: Path) -> None:
     root = fill(tmp_path / "photos", masks=True)
     start: Any = preset("features", "SA-MESH", root=root)

@@ -182,7 +182,7 @@ class Features(FolderTask, Experiment):
     def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
         """Batch size by the number of images; shape by theirs; slots by the masks."""
         try:
-            found: Any = Images.suited(Images.preset("SA", "quick"), root, size, masks)
+            found: Any = Images.suited(Images.preset("SA", "paper"), root, size, masks)
         except ValueError:
             # A dataset of another layout; or a mistake that is named when the images are read.
             return start
