@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from slotmesh.training.card import model_card
 from slotmesh.training.checkpoint import load_checkpoint
 from slotmesh.training.loop import run_train
 from slotmesh.training.runs import open_run
@@ -43,6 +44,13 @@ def test_a_run_starts_from_the_weights_of_another(
     other = run_train(small(photos, tmp_path / "scratch", seed=5, optim__lr=1e-30, steps=1))
     weights = other.load_model().state_dict()
     assert any(not torch.equal(value, expected[name]) for name, value in weights.items())
+
+
+def test_the_card_of_an_export_names_them(photos: Path, tmp_path: Path) -> None:
+    run_train(small(photos, tmp_path / "first"))
+    run = run_train(small(photos, tmp_path / "second", model__start=str(tmp_path / "first")))
+    assert "- Start: the weights `first`." in model_card(run, "ObjectDiscovery", tmp_path)
+    assert "- Start" not in model_card(open_run(tmp_path / "first"), "ObjectDiscovery", tmp_path)
 
 
 def test_another_number_of_slots(photos: Path, tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ def model_card(run: Run, model: str, out: Path) -> str:
             f"- Features: those of `{name}`, frozen. Its weights are not in here; loading finds "
             f"them where they were and compares their hash, {encoder.hash[:16]}."
         )
+    if (start := getattr(s.model, "start", None)) is not None:
+        # The name alone: a path is of no use on another machine.
+        lines.append(f"- Start: the weights `{Path(start).name}`.")
     step = run.stopped_at
     steps = (
         f"{s.steps:,} steps" if step is None else f"stopped at step {step:,} of {s.steps:,}, each"
