@@ -1,6 +1,7 @@
 """Every level of instructions that this processor has gives the same numbers, up to rounding."""
 
 import ctypes
+import platform
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from slotmesh.ops import _native, mesh
 from slotmesh.ops._native import library, recipe
 
+from .._compiled import needs_c
 from .._reference import gradients, leaf, randn
 
 LEVELS = tuple(recipe.X86_64)
@@ -31,6 +33,19 @@ def level(request, prebuilt, monkeypatch):
     return request.param
 
 
+@pytest.fixture(scope="module")
+def gcc_8(prebuilt, tmp_path_factory):
+    """A library without what gcc 8 lacks."""
+    compiler, machine = recipe.find_compiler(), platform.machine()
+    *_, macros = recipe.ingredients(compiler, machine)
+    if b"__clang__" in macros:
+        pytest.skip("the compiler is clang")
+    folder = tmp_path_factory.mktemp("gcc_8")
+    built = recipe.build(compiler, folder, machine, "-U__GNUC__", "-D__GNUC__=8")
+    assert built.read_bytes() != prebuilt.read_bytes()
+    return library._open(built, "temporary")
+
+
 @pytest.mark.parametrize("grad", ["straight_through", "implicit"])
 @pytest.mark.parametrize("shape", [(3, 5, 105), (2, 6, 1000), (4, 2, 3)])
 def test_same_numbers(level, grad, shape):
@@ -41,6 +56,22 @@ def test_same_numbers(level, grad, shape):
         found.append((t.plan, t.u, t.v, t.cost, *gradients(t.plan, [c])))
     for x, y in zip(*found, strict=True):
         torch.testing.assert_close(x.double(), y, rtol=1e-3, atol=1e-4)
+
+
+@needs_c
+@pytest.mark.parametrize("grad", ["straight_through", "implicit"])
+def test_compiler_that_cannot_convert_vectors(gcc_8, grad):
+    """The loops that replace its missing function round alike."""
+    cost = randn(3, 5, 105, seed=0, dtype=torch.float32)
+    found = []
+    for chosen in (library.load(), gcc_8):
+        c = leaf(cost)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_native, "load", lambda chosen=chosen: chosen)
+            t = mesh(c, noise=0.0, n_steps=2, grad=grad, backend="cpu")
+            found.append((t.plan, t.u, t.v, t.cost, *gradients(t.plan, [c])))
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("switch", [None, *LEVELS])

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "convert.h"
 #include "job.h"
 #include "lanes.h"
 
@@ -50,11 +51,11 @@ INLINE vec get(const float *x, int64_t left) {
         memcpy(&y, x, sizeof(y));
     else
         memcpy(&y, x, left * sizeof(float));
-    return __builtin_convertvector(y, vec);
+    return CONVERTED(y, vec);
 }
 
 INLINE void put(float *x, vec y, int64_t left) {
-    narrow z = __builtin_convertvector(y, narrow);
+    narrow z = CONVERTED(y, narrow);
     memcpy(x, &z, (left < LANES ? left : LANES) * sizeof(float));
 }
 
@@ -210,7 +211,7 @@ static void copy_plan(const job *o, work *w, int64_t e) {
 INLINE vec widen(const float *x) {
     narrow y;
     memcpy(&y, x, sizeof(y));
-    return __builtin_convertvector(y, vec);
+    return CONVERTED(y, vec);
 }
 
 /* The product of the scaled system with a vector: of the plan with it, and back. */

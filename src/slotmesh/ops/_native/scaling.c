@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "convert.h"
 #include "job.h"
 
 #if defined(__AVX512F__)
@@ -84,7 +85,7 @@ INLINE vec exponential(vec x) {
 /* log(x) for normal numbers above 0. */
 INLINE vec logarithm(vec x) {
     ivec e = ((ivec)x - 0x3f3504f3) >> 23; /* the root of a half */
-    vec f = (vec)((ivec)x - (e << 23)) - 1.0f, k = __builtin_convertvector(e, vec), z = f * f;
+    vec f = (vec)((ivec)x - (e << 23)) - 1.0f, k = CONVERTED(e, vec), z = f * f;
     vec y = f * 7.0376836292e-2f - 1.1514610310e-1f;
     y = y * f + 1.1676998740e-1f;
     y = y * f - 1.2420140846e-1f;
