@@ -20,14 +20,32 @@ def as_tensor(value: Masks) -> Tensor: ...
 @overload
 def as_tensor(value: None) -> None: ...
 def as_tensor(value: Any) -> Any:
-    """A NumPy array as a tensor; anything else as it is, but for large unsigned integers."""
+    """Convert NumPy arrays of numbers to tensors, and wide unsigned integers to int64.
+
+    Everything else is returned unchanged, for the caller to reject.
+    """
     # torch has few operations on unsigned integers of more than 8 bits.
     if isinstance(value, Tensor):
         return value.long() if value.dtype in _WIDE else value
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
         return value
-    wide = value.dtype.kind == "u" and value.dtype.itemsize > 1
-    return torch.from_numpy(value.astype(np.int64) if wide else np.array(value))
+    if value.dtype.kind == "u" and value.dtype.itemsize > 1:
+        return torch.from_numpy(value.astype(np.int64))
+    # A copy, since torch warns of read-only arrays; and it has no other byte order.
+    return torch.from_numpy(np.array(value, value.dtype.newbyteorder("=")))
+
+
+def check_integers(op: str, name: str, value: Any, axes: str, fix: str) -> None:
+    """Check for a tensor of integers."""
+    if not isinstance(value, Tensor):
+        got = type(value).__name__
+        if isinstance(value, np.ndarray):
+            got = f"NumPy array of dtype {value.dtype}"
+        raise ValueError(
+            f"{op}: {name} is a {got}, expected a tensor or array of integers {axes}. {fix}"
+        )
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        raise ValueError(f"{op}: {name} has dtype {value.dtype}, expected integers {axes}. {fix}")
 
 
 def contingency(op: str, predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tensor:
@@ -62,15 +80,7 @@ def _check(op: str, predicted: Tensor, truth: Tensor, n_slots: int, n_objects: i
         ("predicted", predicted, "Take the argmax of the slots' masks over the slots."),
         ("truth", truth, "Pass the mask of a Sample."),
     ):
-        if not isinstance(value, Tensor):
-            raise ValueError(
-                f"{op}: {name} is a {type(value).__name__}, expected a tensor or array of integers "
-                f"(..., H, W). {fix}"
-            )
-        if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-            raise ValueError(
-                f"{op}: {name} has dtype {value.dtype}, expected integers (..., H, W). {fix}"
-            )
+        check_integers(op, name, value, "(..., H, W)", fix)
     if predicted.ndim < 2 or predicted.shape != truth.shape:
         raise ValueError(
             f"{op}: predicted has shape {tuple(predicted.shape)} and truth {tuple(truth.shape)}, "

@@ -28,6 +28,9 @@ def compare(predicted: NDArray[np.float32], target: NDArray[np.float32]) -> Dete
     apart = predicted[:, :, None, place].astype(np.float64) - target[:, None, :, place]
     distance = POSITION_SCALE * np.sqrt(np.square(apart).sum(-1))
     distance[~(alike & real[:, None, :])] = np.inf
+    if distance.shape[-1] == 0:
+        # The nearest object needs a column, even if there is none.
+        distance = np.full((*distance.shape[:2], 1), np.inf)
     confidence = predicted[..., CLEVR_COLUMNS["real"].start].astype(np.float64)
     # NaN confidence comes last; a NaN distance is never below a threshold anyway.
     confidence = np.where(np.isnan(confidence), -np.inf, confidence)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from slotmesh.metrics._contingency import Masks, contingency
 from slotmesh.metrics._mean import MeanOverImages
+from slotmesh.ops import checks
 
 _NAN = float("nan")
 
@@ -111,8 +112,8 @@ class ForegroundARI(MeanOverImages):
 
     def __init__(self, n_slots: int, n_objects: int, *, empty: float = _NAN, **kwargs: Any) -> None:
         super().__init__("fg_ari", undefined=empty, **kwargs)
-        self.n_slots = n_slots
-        self.n_objects = n_objects
+        self.n_slots = checks.as_count(type(self).__name__, "n_slots", n_slots, 1)
+        self.n_objects = checks.as_count(type(self).__name__, "n_objects", n_objects, 1)
         self.empty = empty
 
     def per_image(self, predicted: Masks, truth: Masks) -> Tensor:
@@ -137,8 +138,8 @@ class AdjustedRandIndex(MeanOverImages):
 
     def __init__(self, n_slots: int, n_objects: int, **kwargs: Any) -> None:
         super().__init__("ari", **kwargs)
-        self.n_slots = n_slots
-        self.n_objects = n_objects
+        self.n_slots = checks.as_count(type(self).__name__, "n_slots", n_slots, 1)
+        self.n_objects = checks.as_count(type(self).__name__, "n_objects", n_objects, 1)
 
     def per_image(self, predicted: Masks, truth: Masks) -> Tensor:
         """The value of each image, float64 ``(...)``; the state does not change."""

@@ -234,10 +234,13 @@ def _check(
 
 def _check_settings(thresholds: Sequence[float], mode: str) -> list[float]:
     checks.check_choice("average_precision", "mode", mode, ("pooled", "idspn"))
-    near = [float(threshold) for threshold in thresholds]
+    try:
+        near = [float(threshold) for threshold in thresholds]
+    except (TypeError, ValueError):
+        near = []
     if not near or not all(threshold > 0 for threshold in near):
         raise ValueError(
-            f"average_precision: thresholds are {tuple(thresholds)}, expected distances above 0, "
-            "such as (float('inf'), 1.0, 0.5)."
+            f"average_precision: thresholds is {thresholds!r}, expected distances above 0, such as "
+            "(float('inf'), 1.0, 0.5)."
         )
     return near

@@ -71,12 +71,23 @@ def encode_objects(objects: Mapping[str, Tensor], present: Tensor) -> Tensor:
             f"encode_objects: the table has no column {', '.join(missing)} (it has "
             f"{', '.join(objects)}), expected {', '.join(needed)}. Pass a sample of CLEVR."
         )
+    for name, value in {"present": present, **{f"column {k}": objects[k] for k in needed}}.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"encode_objects: {name} is a {type(value).__name__}, expected a tensor. Convert "
+                "it with torch.as_tensor."
+            )
     if present.dtype != torch.bool:
         raise ValueError(
             f"encode_objects: present has dtype {present.dtype}, expected torch.bool, True where "
             "an object is real. Use present.bool()."
         )
     for name in needed:
+        if name != "position" and objects[name].is_floating_point():
+            raise ValueError(
+                f"encode_objects: column {name} has dtype {objects[name].dtype}, expected integers:"
+                " indices of its labels. Convert it with .long()."
+            )
         expected = (*present.shape, 3) if name == "position" else tuple(present.shape)
         if tuple(objects[name].shape) != expected:
             raise ValueError(

@@ -7,6 +7,7 @@ from torch import Tensor
 from slotmesh.metrics._contingency import Masks, as_tensor
 from slotmesh.metrics._mean import MeanOverImages
 from slotmesh.metrics.matching import match
+from slotmesh.ops import checks
 
 
 def temporal_consistency(
@@ -89,7 +90,7 @@ class TemporalConsistency(MeanOverImages):
 
     def __init__(self, n_slots: int, *, zero_overlap: bool = False, **kwargs: Any) -> None:
         super().__init__("tc_zero_overlap" if zero_overlap else "tc", **kwargs)
-        self.n_slots = n_slots
+        self.n_slots = checks.as_count(type(self).__name__, "n_slots", n_slots, 1)
         self.zero_overlap = zero_overlap
 
     def per_image(self, predicted: Masks, truth: Masks, present: Masks) -> Tensor:

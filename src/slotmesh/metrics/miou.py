@@ -7,6 +7,7 @@ from torch import Tensor
 from slotmesh.metrics._contingency import Masks
 from slotmesh.metrics._mean import MeanOverImages
 from slotmesh.metrics.matching import Matching, match
+from slotmesh.ops import checks
 
 
 @overload
@@ -88,8 +89,8 @@ class ForegroundMIoU(MeanOverImages):
 
     def __init__(self, n_slots: int, n_objects: int, **kwargs: Any) -> None:
         super().__init__("fg_miou", **kwargs)
-        self.n_slots = n_slots
-        self.n_objects = n_objects
+        self.n_slots = checks.as_count(type(self).__name__, "n_slots", n_slots, 1)
+        self.n_objects = checks.as_count(type(self).__name__, "n_objects", n_objects, 1)
 
     def per_image(self, predicted: Masks, truth: Masks, present: Masks | None = None) -> Tensor:
         """The value of each image, float64 ``(...)``; the state does not change."""

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slotmesh.metrics._contingency import Masks, as_tensor, contingency
+from slotmesh.metrics._contingency import Masks, as_tensor, check_integers, contingency
 from slotmesh.metrics._mean import MeanOverImages
 from slotmesh.metrics.miou import fg_miou
+from slotmesh.ops import checks
 
 
 def mbo(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tensor:
@@ -86,12 +87,22 @@ def class_mask(truth: Masks, classes: Masks) -> Tensor:
                 [5, 8]])
     """
     truth, classes = as_tensor(truth), as_tensor(classes)
+    check_integers("class_mask", "truth", truth, "(..., H, W)", "Pass the mask of a Sample.")
+    fix = "Pass the class of every object, such as sample.objects['shape']."
+    check_integers("class_mask", "classes", classes, "(..., n_objects)", fix)
     shapes = (tuple(truth.shape), tuple(classes.shape))
     if truth.ndim < 2 or classes.ndim != truth.ndim - 1 or shapes[0][:-2] != shapes[1][:-1]:
         raise ValueError(
             f"class_mask: truth has shape {shapes[0]} and classes {shapes[1]}, expected "
             "(..., H, W) and (..., n_objects) with the same batch dimensions."
         )
+    if checks.can_read_values(truth, classes):
+        _check_labels(truth, classes)
+    labels = torch.nn.functional.pad(classes.long() + 1, (1, 0))
+    return labels.gather(-1, truth.long().flatten(-2)).reshape(truth.shape)
+
+
+def _check_labels(truth: Tensor, classes: Tensor) -> None:
     if truth.numel() and int(truth.min()) < 0:
         raise ValueError(
             f"class_mask: truth has the label {int(truth.min())}, expected 0 for the background "
@@ -106,8 +117,6 @@ def class_mask(truth: Masks, classes: Masks) -> Tensor:
         raise ValueError(
             f"class_mask: classes has {int(classes.min())}, expected classes from 0 on."
         )
-    labels = torch.nn.functional.pad(classes.long() + 1, (1, 0))
-    return labels.gather(-1, truth.long().flatten(-2)).reshape(truth.shape)
 
 
 class MeanBestOverlap(MeanOverImages):
@@ -129,8 +138,8 @@ class MeanBestOverlap(MeanOverImages):
 
     def __init__(self, n_slots: int, n_objects: int, **kwargs: Any) -> None:
         super().__init__("mbo", **kwargs)
-        self.n_slots = n_slots
-        self.n_objects = n_objects
+        self.n_slots = checks.as_count(type(self).__name__, "n_slots", n_slots, 1)
+        self.n_objects = checks.as_count(type(self).__name__, "n_objects", n_objects, 1)
 
     def per_image(self, predicted: Masks, truth: Masks) -> Tensor:
         """The value of each image, float64 ``(...)``; the state does not change."""
@@ -152,8 +161,8 @@ class MeanIoU(MeanOverImages):
 
     def __init__(self, n_slots: int, n_objects: int, **kwargs: Any) -> None:
         super().__init__("miou", **kwargs)
-        self.n_slots = n_slots
-        self.n_objects = n_objects
+        self.n_slots = checks.as_count(type(self).__name__, "n_slots", n_slots, 1)
+        self.n_objects = checks.as_count(type(self).__name__, "n_objects", n_objects, 1)
 
     def per_image(self, predicted: Masks, truth: Masks) -> Tensor:
         """The value of each image, float64 ``(...)``; the state does not change."""

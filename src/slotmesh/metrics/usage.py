@@ -147,10 +147,17 @@ def _background(winner: Tensor, truth: Tensor, m: int, least: float) -> Tensor:
 def _check(
     masks: Tensor, slots: Tensor | None, trace: Tensor | None, truth: Tensor | None, least: float
 ) -> None:
-    if masks.ndim < 3 or not masks.is_floating_point():
+    for name, value in (("masks", masks), ("slots", slots), ("trace", trace), ("truth", truth)):
+        if not isinstance(value, Tensor) and (value is not None or name == "masks"):
+            raise ValueError(
+                f"slot_usage: {name} is a {type(value).__name__}, expected a tensor or array. "
+                "Convert it with torch.as_tensor."
+            )
+    if masks.ndim < 3 or not masks.is_floating_point() or 0 in masks.shape[-3:]:
         raise ValueError(
             f"slot_usage: masks has shape {tuple(masks.shape)} and dtype {masks.dtype}, expected "
-            "floating point (..., m, H, W). Pass the masks of a model's output."
+            "floating point (..., m, H, W), none of the three 0. Pass the masks of a model's "
+            "output."
         )
     if checks.can_read_values(masks) and masks.numel():
         low, high = (float(x) for x in masks.detach().aminmax())
@@ -159,8 +166,8 @@ def _check(
                 f"slot_usage: masks has values from {low:.4g} to {high:.4g}, expected 0 to 1. Pass "
                 "logits through softmax(-3), or look for a NaN upstream."
             )
-    if not 0 < least < 1:
-        raise ValueError(f"slot_usage: least is {least}, expected a share between 0 and 1.")
+    if not isinstance(checks.plain(least), int | float) or not 0 < least < 1:
+        raise ValueError(f"slot_usage: least is {least!r}, expected a share between 0 and 1.")
     batch, m = tuple(masks.shape[:-3]), masks.shape[-3]
     for name, value, shape in (
         ("slots", slots, (*batch, m, "d")),
