@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slotmesh import __version__
-from slotmesh.cli import COMMANDS, main
+from slotmesh.cli import COMMANDS, main, one_line_errors
 
 
 def run(*args: str) -> int:
@@ -188,3 +188,23 @@ def test_a_command_without_its_arguments_names_them(
     assert said in shown.out + shown.err
     assert "Traceback" not in shown.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+@pytest.mark.parametrize("words", [["--version"], ["train", "--help"]])
+@pytest.mark.parametrize("closed", ["1", "2"])
+def test_without_an_output_there_is_no_error(words: list[str], closed: str) -> None:
+    """Services may start a command with its output closed."""
+    command = [sys.executable, "-m", "slotmesh", *words]
+    shell = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command]
+    ended = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_error_of_the_system_is_said_without_its_number(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit), one_line_errors("slotmesh"):
+        raise PermissionError(13, "Permission denied", "runs/evaluation.csv")
+    assert capsys.readouterr().err == "slotmesh: runs/evaluation.csv: Permission denied\n"

@@ -1,12 +1,13 @@
 """Files that are whole or not there."""
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from slotmesh.files import keep_also_as, make_folder, parts, slug, write_whole
+from slotmesh.files import keep_also_as, make_folder, make_room, parts, slug, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_left(tmp_path: Path) -> None:
@@ -81,3 +82,25 @@ def test_names_keep_the_letters_of_any_alphabet() -> None:
         ("../a b_", "a-b"),
     ):
         assert slug(name, ascii_only=False) == expected
+
+
+def test_an_error_names_the_file_and_not_its_part(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as failed:
+        write_whole(tmp_path / "missing" / "x.json", "new")
+    assert failed.value.filename == str(tmp_path / "missing" / "x.json")
+    assert ".part" not in str(failed.value)
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is computed for it."""
+    # Some users, such as root, may write anywhere.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ValueError, match=r"--out is .*, a folder that cannot be written"):
+        make_folder(tmp_path)
+
+
+def test_what_to_do_depends_on_the_error() -> None:
+    assert make_room(OSError(errno.ENOSPC, "No space left on device")) == "Free some space"
+    assert make_room(PermissionError(errno.EACCES, "Permission denied")) == "Make it writable"

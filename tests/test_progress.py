@@ -117,3 +117,12 @@ def test_long_commands_count(tmp_path: Path, counted: list[str]) -> None:
     main(["data", "stats", file])
     words = ["step", "evaluating", "drawing", "multi-dsprites", file]
     assert [word for word in counted if word != "making"] == words
+
+
+def test_a_dumb_terminal_gets_lines() -> None:
+    """A bar cannot move there, and would be drawn once, at the end."""
+    heard = Heard()
+    console = Console(file=heard, force_terminal=True, _environ={"TERM": "dumb"})
+    with Count(console, "reading", 10, every=0.01):
+        assert heard.lines.acquire(timeout=PATIENCE)
+    assert heard.getvalue().startswith("reading 0/10")

@@ -77,6 +77,10 @@ _COMPLETION = "--tyro-print-completion"
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command; on a user's mistake, print one line and exit with code 1 or 2."""
     words = list(sys.argv[1:] if args is None else args)
+    for name in ("stdout", "stderr"):
+        # None if it was closed before Python started, as a service may do.
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
     with one_line_errors("slotmesh"):
         _main(words)
 
@@ -117,11 +121,18 @@ def one_line_errors(prog: str) -> Iterator[None]:
         from rich.markup import escape
 
         errors = Console(stderr=True, highlight=False)
-        errors.print(f"[red]{prog}:[/red] {escape(str(error))}", soft_wrap=True)
+        errors.print(f"[red]{prog}:[/red] {escape(_words(error))}", soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         _say(f"{prog}: interrupted", error=True)
         sys.exit(130)
+
+
+def _words(error: ValueError | OSError) -> str:
+    """What an error says; of one that the system raised, without its number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _nobody_reads() -> bool:

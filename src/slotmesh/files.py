@@ -1,5 +1,6 @@
 """Atomic writes: a reader sees the old file or the new one, never half of it; and file names."""
 
+import errno
 import os
 import re
 import threading
@@ -34,10 +35,13 @@ def write_whole(path: Path, content: Any, *, old: Path | None = None, mode: int 
         if old is not None and path.is_file():
             keep_also_as(path, old)
         part.replace(path)
-    except BaseException:
+    except BaseException as error:
         # If the folder is gone, or is a file, there is no temporary file either.
         if part.parent.is_dir():
             part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            # Nobody has heard of the temporary file.
+            error.filename, error.filename2 = str(path), None
         raise
 
 
@@ -45,7 +49,7 @@ def make_folder(path: Path, option: str = "--out") -> None:
     """Make a folder that was asked for by an option, with those that it is in.
 
     Raises:
-        ValueError: If there is a file of this name, or it cannot be made.
+        ValueError: If there is a file of this name, or it cannot be made or written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -54,6 +58,17 @@ def make_folder(path: Path, option: str = "--out") -> None:
         raise ValueError(
             f"{option} is {path}, which {what}; expected a folder. Choose another name."
         ) from error
+    if not os.access(path, os.W_OK):
+        raise ValueError(
+            f"{option} is {path}, a folder that cannot be written. Make it writable, or pass "
+            f"another one as {option}."
+        )
+
+
+def make_room(error: OSError) -> str:
+    """What to do so that a file can be written; the beginning of a sentence."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return "Free some space" if full else "Make it writable"
 
 
 def keep_also_as(path: Path, other: Path) -> None:

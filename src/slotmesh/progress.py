@@ -23,6 +23,11 @@ SECONDS = 9.0
 _NARROW = 60
 
 
+def draws_bars(console: Console) -> bool:
+    """Whether a bar can move there: on a terminal, but not on a dumb one (``TERM=dumb``)."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 class Count:
     """Counts something up to a total, between ``with`` and the end of the block.
 
@@ -68,7 +73,7 @@ class Count:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._bar: Progress | None = None
-        if console is not None and console.is_terminal:
+        if console is not None and draws_bars(console):
             wide = console.width >= _NARROW
             note = Column(no_wrap=True, overflow="ellipsis")
             columns: list[ProgressColumn] = [

@@ -1,5 +1,7 @@
 """What goes wrong in training: numbers that are none, and disks that are full."""
 
+import errno
+import io
 import json
 import os
 from pathlib import Path
@@ -254,3 +256,16 @@ def test_no_room_for_the_failure_either(tmp_path: Path) -> None:
     error = only_the_error(said)
     assert "step 3 is not finite" in error
     assert "could not be written" in error
+
+
+def test_a_full_disk_under_the_output(tmp_path: Path) -> None:
+    """The folder of the run is not blamed for it."""
+
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    settings = tiny("random-objects", "SA", tmp_path / "run")
+    with pytest.raises(OSError, match="No space left") as failed:
+        run_train(settings, Console(file=Full()))
+    assert "folder" not in str(failed.value)

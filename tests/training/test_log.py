@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from slotmesh.cli import main
+from slotmesh.training.log import EventFile
 from slotmesh.training.loop import Training, run_train
 
 from ..readers._folders import fill
@@ -151,3 +153,12 @@ def test_two_losses_have_two_names(tmp_path: Path) -> None:
     run_train(change(settings, data__batch_size=2), Console(file=screen, width=200))
     [last] = [line for line in screen.getvalue().splitlines() if "12/12" in line][-1:]
     assert re.search(r" loss [\d.e-]+  val loss [\d.e-]+", last)
+
+
+def test_a_clock_that_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard reads files by name: what a resumed run writes has to come last."""
+    for now in (2e9, 1e9, 1e9):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        file = EventFile(tmp_path, None)
+        file.finalize("success")
+        assert Path(file._file.name) == max(tmp_path.iterdir())

@@ -211,7 +211,7 @@ def test_from_training_to_export(tmp_path: Path, capsys: pytest.CaptureFixture[s
     words = flags(tiny("random-objects", "SA-MESH", folder, steps=4, val_every=2))
     assert run(*words) == 0
     said = capsys.readouterr().out
-    assert f"Trained: {folder}. Next: slotmesh evaluate {folder}" in said
+    assert f"Trained: {folder}. Next: slotmesh evaluate {shlex.quote(str(folder))}" in said
     assert "step 2/4  loss" in said
     assert "step 4/4  loss" in said
     assert len(metrics(folder)) == 4
@@ -223,3 +223,10 @@ def test_from_training_to_export(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run("export", str(folder), "--out", str(tmp_path / "out")) == 0
     assert f'SetCopier.from_pretrained("{tmp_path / "out"}")' in capsys.readouterr().out
     assert run("evaluate", str(tmp_path / "out"), "--device", "cpu") == 0
+
+
+def test_the_next_command_can_be_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "it's [my] rün"
+    assert run(*flags(tiny("random-objects", "SA", folder, steps=1, val_every=1))) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(line.partition("Next: ")[2]) == ["slotmesh", "evaluate", str(folder)]

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from slotmesh.files import keep_also_as, write_whole
+from slotmesh.files import keep_also_as, make_room, write_whole
 
 _LABEL = b"slotmesh sha256 "
 _COMMENT = len(_LABEL) + 64
@@ -59,8 +59,8 @@ def replace_file(path: Path, content: Any, *, old: Path | None = None) -> None:
     except OSError as error:
         kept = f" The previous {path} is intact." if path.is_file() else ""
         raise OSError(
-            f"{path} could not be written: {error.strerror}.{kept} Free some space, and repeat the "
-            "command to resume."
+            f"{path} could not be written: {error.strerror}.{kept} {make_room(error)}, and repeat "
+            "the command to resume."
         ) from error
 
 

@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from slotmesh.progress import Count
+from slotmesh.files import make_room
+from slotmesh.progress import Count, draws_bars
 from slotmesh.training.checkpoint import replace_file
 from slotmesh.training.settings import Settings, plain
 from slotmesh.training.tasks.experiment import Experiment
@@ -57,7 +58,7 @@ class Log:
         self._logger: Any = None
         self._count = Count(
             console if active else None,
-            "training" if console.is_terminal else "step",
+            "training" if draws_bars(console) else "step",
             made.settings.steps,
             done=step,
             transient=False,
@@ -140,8 +141,8 @@ class Log:
             yield
         except OSError as error:
             raise OSError(
-                f"{self._path.with_name(name)} could not be written: {error.strerror}. Free "
-                "some space, and repeat the command to resume."
+                f"{self._path.with_name(name)} could not be written: {error.strerror}. "
+                f"{make_room(error)}, and repeat the command to resume."
             ) from error
 
     def _rows(self) -> list[dict[str, str]]:
@@ -200,8 +201,12 @@ class EventFile:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         folder.mkdir(exist_ok=True)
-        # TensorBoard reads the files of a run in the order of their names.
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        # TensorBoard reads the files of a run in the order of their names: the newest comes last,
+        # even if the clock was set back.
+        names = [path.name for path in folder.glob("events.out.tfevents.*")]
+        before = [int(stamp) for name in names if (stamp := name.split(".")[3]).isdecimal()]
+        now = max(int(time.time()), max(before, default=0) + 1)
+        name = f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.0"
         self._file = (folder / name).open("ab")
         self._records = RecordWriter(self._file)
         self._write(file_version="brain.Event:2")

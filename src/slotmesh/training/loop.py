@@ -11,6 +11,7 @@ a random generator, and several processes together draw what one would.
 
 import io
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -75,9 +76,10 @@ def run_train(settings: Settings, console: Console | None = None) -> Run:
     finally:
         lock.release()
     if fabric.is_global_zero:
-        folder = escape(str(settings.folder))
+        folder = str(settings.folder)
         console.print(
-            f"Trained: [bold]{folder}[/bold]. Next: slotmesh evaluate {folder}",
+            f"Trained: [bold]{escape(folder)}[/bold]. Next: slotmesh evaluate "
+            f"{escape(shlex.quote(folder))}",
             soft_wrap=True,
             highlight=False,
         )

@@ -27,7 +27,7 @@ from rich.markup import escape
 from torch import nn
 
 from slotmesh.environment import command_line, environment
-from slotmesh.files import parts, write_whole
+from slotmesh.files import make_room, parts, write_whole
 from slotmesh.nn.sealed import check_seal
 from slotmesh.readers import photos
 from slotmesh.readers.listing import find_files
@@ -181,13 +181,17 @@ def begin(settings: Settings, lock: Lock, fabric: "Fabric", console: Console) ->
     try:
         lock.acquire()
         prepare(settings)
-        console.print(
-            f"[bold]{settings.task}[/bold] {settings.variant}, preset {settings.preset}, seed "
-            f"{settings.seed}: {settings.steps} steps of {settings.data.batch_size}, in "
-            f"{escape(str(folder))}",
-            highlight=False,
-            soft_wrap=True,
-        )
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    # Outside: if the terminal's own file is full, the folder is not to blame.
+    console.print(
+        f"[bold]{settings.task}[/bold] {settings.variant}, preset {settings.preset}, seed "
+        f"{settings.seed}: {settings.steps} steps of {settings.data.batch_size}, in "
+        f"{escape(str(folder))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    try:
         resume = last_sound(folder / "checkpoints", say)
         _compare_data(settings, None if resume is None else say)
     except OSError as error:
@@ -262,7 +266,7 @@ def unwritable(folder: Path, error: OSError) -> ValueError:
             f"--out is {folder}, but {file} is a file; expected a folder. Choose another name."
         )
     return ValueError(
-        f"The run's folder {folder} cannot be written: {error.strerror}. Free some space, or "
+        f"The run's folder {folder} cannot be written: {error.strerror}. {make_room(error)}, or "
         "choose another folder with --out."
     )
 

@@ -1,5 +1,6 @@
 """Everything that the folder of a run holds; what is missing is noted, not an error."""
 
+import shlex
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -155,8 +156,8 @@ def _find_evaluation(
             found.by_sample = read_csv(out / "evaluation.csv")
             if run.home is not None and not kept.exists():
                 found.problems.append(
-                    f"Evaluated for this page only: `slotmesh evaluate {found.path}` keeps the "
-                    "results."
+                    "Evaluated for this page only: `slotmesh evaluate "
+                    f"{shlex.quote(str(found.path))}` keeps the results."
                 )
         except (ValueError, OSError) as error:
             said(f"It could not be evaluated: {error}")
