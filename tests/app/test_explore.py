@@ -259,6 +259,35 @@ def test_windows(browser: "Browser", url: str, scheme: Any, width: int, other: i
                 )
 
 
+def test_a_phone_shows_the_whole_table(browser: "Browser", url: str) -> None:
+    size = {"width": NARROW, "height": 900}
+    with open_page(browser, f"{url}?view=properties", viewport=size) as page:
+        page.locator(f"{PROPERTIES} table").wait_for()
+        wide = page.locator(f"{PROPERTIES} .slotmesh-wide")
+        assert wide.evaluate("node => node.scrollWidth <= node.clientWidth")
+
+
+def test_seven_slots_make_two_rows_of_about_the_same_length(browser: "Browser", url: str) -> None:
+    size = {"width": WIDE, "height": 900}
+    with open_page(browser, f"{url}?view=objects&slots=7", viewport=size) as page:
+        page.locator(OBJECTS).wait_for()
+        slots = page.locator(".slotmesh-slots").first.locator("li")
+        tops = slots.evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
+        assert [tops.count(top) for top in sorted(set(tops))] == [4, 3]
+
+
+def test_models_have_short_names_that_differ() -> None:
+    pytest.importorskip("gradio")
+    from slotmesh.app.page import model_choices
+
+    run, export = "runs/images/mine-SA-quick-0", "exports/multi-dsprites-sa"
+    assert model_choices(["multi-dsprites-sa", run]) == [
+        ("multi-dsprites-sa", "multi-dsprites-sa"),
+        ("mine-SA-quick-0", run),
+    ]
+    assert model_choices(["multi-dsprites-sa", export])[1] == (export, export)
+
+
 def test_without_gradio(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,8 @@ from slotmesh.report.side_by_side import label_slots
 
 MOST_SLOTS = 12
 """Slots that one can ask for."""
+# Of slots, if they do not fit into one row: then rows of about the same length.
+_MOST_COLUMNS = 6
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ def panel(
         "n_iters": len(found.trace),
         "n_slots": m,
         "trained": trained,
+        "columns": -(-m // -(-m // _MOST_COLUMNS)),
         "n_off": sum(slot["off"] for slot in slots),
         "segments": data_uri(as_image(found.segments(off))),
         "reconstruction": data_uri(as_image(found.reconstruction(off))),

@@ -116,15 +116,15 @@ def _objects(explorer: Explorer, tab: gr.Tab) -> _Restore:
     first = explorer.settle_objects(ObjectsState())
     upload, last = gr.State(None), gr.State(_searched(first))
     with gr.Row():
-        with gr.Column(scale=1, min_width=240):
+        with gr.Column(scale=1, min_width=270):
             world = gr.Dropdown(WORLDS, value=first.world, label="World", interactive=True)
             with gr.Row():
                 scene = _scene_number(first.scene)
                 after = gr.Button("Next", min_width=70, size="md")
             button = _upload_button()
             message = gr.HTML("", visible=False)
-            left = gr.Dropdown(explorer.discovery, value=first.left or None, label="Left model")
-            right = gr.Dropdown(explorer.discovery, value=first.right or None, label="Right model")
+            left = _models(explorer.discovery, first.left, "Left model")
+            right = _models(explorer.discovery, first.right, "Right model")
             iteration = gr.Slider(
                 1, max(2, explorer.n_iters(*explorer.discovery)), first.iteration, step=1,
                 label="Attention of iteration",
@@ -209,13 +209,13 @@ def _properties(explorer: Explorer, tab: gr.Tab) -> _Restore:
     first = explorer.settle_properties(PropertiesState())
     upload = gr.State(None)
     with gr.Row():
-        with gr.Column(scale=1, min_width=240):
+        with gr.Column(scale=1, min_width=270):
             with gr.Row():
                 scene = _scene_number(first.scene)
                 after = gr.Button("Next", min_width=70, size="md")
             button = _upload_button()
             message = gr.HTML("", visible=False)
-            model = gr.Dropdown(explorer.predictors, value=first.model or None, label="Model")
+            model = _models(explorer.predictors, first.model, "Model")
             confidence = gr.Slider(0.05, 0.95, 0.5, step=0.05, label="Least confidence")
         with gr.Column(scale=4, min_width=320):
             shown = gr.HTML("", elem_id="slotmesh-properties", js_on_load=_WATCH)
@@ -247,6 +247,18 @@ def _properties(explorer: Explorer, tab: gr.Tab) -> _Restore:
 
 def _scene_number(first: int) -> gr.Number:
     return gr.Number(first, precision=0, minimum=0, maximum=MOST_SCENE, label="Scene", min_width=90)
+
+
+def _models(names: list[str], first: str, label: str) -> gr.Dropdown:
+    return gr.Dropdown(model_choices(names), value=first or None, label=label, interactive=True)
+
+
+def model_choices(names: list[str]) -> list[tuple[str, str]]:
+    """What to call each model, and its name: the end of its path, since the whole does not fit."""
+    ends = [name.rpartition("/")[2] for name in names]
+    return [
+        (end if ends.count(end) == 1 else name, name) for name, end in zip(names, ends, strict=True)
+    ]
 
 
 def _upload_button() -> gr.UploadButton:
