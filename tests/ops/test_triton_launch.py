@@ -139,6 +139,48 @@ print("all")
     assert done.stdout.strip() == "all", done.stderr
 
 
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("other", [torch.bfloat16, torch.float16])
+def test_code_is_not_used_for_another_dtype(
+    device: str, learned: bool, other: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MESH's adjusted cost and its gradient can be float32 where the plan's gradient is not."""
+    from slotmesh.ops._triton import launch
+
+    class Compiled(list[torch.dtype]):
+        """The dtypes of tensors that a kernel was compiled for."""
+
+    launched: list[tuple[Any, list[torch.dtype]]] = []
+    tensors: list[torch.dtype] = []
+
+    def start(how: Any, kernel: Any, batch: int, cost: Any, dtypes: Any, *args: Any) -> None:
+        tensors[:] = [x.dtype for x in args if isinstance(x, torch.Tensor)]
+        start_really(how, kernel, batch, cost, dtypes, *args)
+
+    def run_on(device: Any, kernel: Any, *args: Any, **options: Any) -> Compiled:
+        code = kernel if isinstance(kernel, Compiled) else Compiled(tensors)
+        launched.append((code, list(tensors)))
+        return code
+
+    start_really = launch._start
+    monkeypatch.setattr(launch, "_start", start)
+    monkeypatch.setattr(launch, "run_on", run_on)
+    monkeypatch.setattr(launch, "CompiledKernel", Compiled)
+    launch._launch.cache_clear()
+    try:
+        for dtype in (F32, other, F32, other):
+            cost = randn(2, 3, 40, seed=9, dtype=F32).to(device, dtype).requires_grad_()
+            noise = torch.zeros(cost.shape, device=device, requires_grad=learned)
+            potentials = "detach" if learned else "reuse"
+            t = mesh(cost, noise=noise, potentials=potentials, n_iters=2, backend="triton")
+            t.plan.sum().backward()
+    finally:
+        launch._launch.cache_clear()
+    assert len(launched) == 8
+    assert all(list(code) == given for code, given in launched)
+    assert len({id(code) for code, _ in launched}) == 4
+
+
 @pytest.mark.gpu
 def test_a_compiled_kernel_is_launched_again(device: str) -> None:
     """The second call of a size takes what the first one compiled, without Triton's look-up."""

@@ -201,7 +201,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     case = how.case
     if case.G:
         _start(
-            how, _kernels[2].forward_small_kernel, batch, cost, plan.dtype,
+            how, _kernels[2].forward_small_kernel, batch, cost, (plan.dtype,),
             cost, _or(a, cost), _or(b, cost), _or(slots, cost), _or(inputs, cost), _or(tau, cost),
             _or(init, cost), plan, u, v, error, count, converged, trace,
             settings.temperature, CONVERGED, m, n, batch, n_iters,
@@ -223,7 +223,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
         cost = _padded(cost, how.pitch)
     b, inputs = _rows_of_inputs(how, b, inputs)
     _start(
-        how, _kernels[0].forward_kernel, batch, cost, plan.dtype,
+        how, _kernels[0].forward_kernel, batch, cost, (plan.dtype,),
         cost, _or(noise, cost), _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), _or(init, cost),
         plan, u, v, error, count, converged, _or(changed, cost), _or(history, cost), work, slope,
@@ -267,9 +267,11 @@ def backward(
         grad_tau=wanted.tau,
         grad_init=wanted.init,
     )
+    # MESH's adjusted cost is float32 whatever the plan is, and its gradient can be as well.
+    dtypes = (grads.cost.dtype, None if incoming.plan is None else incoming.plan.dtype)
     if how.case.G:
         _start(
-            how, _kernels[2].backward_small_kernel, batch, cost, grads.cost.dtype,
+            how, _kernels[2].backward_small_kernel, batch, cost, dtypes,
             cost, trace, _or(a, cost), _or(b, cost), _or(slots, cost), _or(inputs, cost),
             _or(tau, cost), *(_or(g, cost) for g in incoming[:3]), *(_or(g, cost) for g in grads),
             settings.temperature, m, n, batch, n_iters,
@@ -286,7 +288,7 @@ def backward(
         changed = None if changed is None else _aligned(changed)
         incoming = incoming._replace(plan=grad_plan, changed=changed)
     _start(
-        how, _kernels[1].backward_kernel, batch, cost, grads.cost.dtype,
+        how, _kernels[1].backward_kernel, batch, cost, dtypes,
         cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
         *(_or(g, cost) for g in grads), flows, _post(cost, batch, how.case),
@@ -296,15 +298,21 @@ def backward(
 
 
 def _start(
-    how: Launch, kernel: Any, batch: int, cost: Tensor, other: torch.dtype, *args: Any
+    how: Launch,
+    kernel: Any,
+    batch: int,
+    cost: Tensor,
+    dtypes: tuple[torch.dtype | None, ...],
+    *args: Any,
 ) -> None:
     """Launch a kernel by what was compiled for it, or compile it.
 
-    No argument is specialised on (see ``kernel_of_any_size``), so that the case, the dtypes of the
-    cost and of what is written, and the device determine the code.
+    No argument is specialised on (see ``kernel_of_any_size``), so the case, the device, the dtype
+    of the cost and ``dtypes``, those of the other tensors that are not always the same, determine
+    the code.
     """
     split, group = how.case.split, how.case.G
-    key = (cost.device, cost.dtype, other)
+    key = (cost.device, cost.dtype, dtypes)
     found = how.compiled.get(key)
     grid = (-(-batch // group) if group else batch * split, 1, 1)
     if found is not None:
