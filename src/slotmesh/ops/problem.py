@@ -53,7 +53,7 @@ class SolverSettings(NamedTuple):
     per_entry: bool = False
     """Whether ``length`` is ``step`` (per entry) or ``lr`` (over the whole matrix)."""
     relative: bool = False
-    """Whether ``length`` is in units of the temperature, as the default is, or of the cost."""
+    """Whether ``length`` is in units of the temperature, a tensor, instead of the cost."""
     unroll: bool = False
     """Whether the steps are differentiated."""
     fresh: bool = False
