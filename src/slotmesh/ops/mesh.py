@@ -32,7 +32,7 @@ from slotmesh.ops.transport import Transport
 MeshGrad = Literal["straight_through", "implicit", "unroll", "truncated"]
 PotentialsMode = Literal["detach", "reuse", "fresh"]
 
-# In units of the temperature; breaks exact ties at every size from 2 x 2 to 256 x 256 and 6 x 4,096.
+# In units of the temperature; breaks exact ties at sizes from 2 x 2 to 256 x 256 and 6 x 4,096.
 DEFAULT_STEP = 1.0
 # Sinkhorn iterations, and those of the last plan of nearly square problems, where steps of the
 # default size leave sums further from the masses than where each slot has many inputs.
