@@ -42,7 +42,110 @@ def test_a_step_has_the_unit_of_the_cost() -> None:
     torch.testing.assert_close(found.plan, expected.plan, rtol=0, atol=1e-9)
 
 
+TEMPERATURES = [0.01, 0.1, 1.0, 10.0, 100.0]
+
+
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+@pytest.mark.parametrize(("m", "n"), [(2, 2), (4, 4), (16, 16), (64, 64), (6, 1024)])
+def test_exact_ties_break_at_every_temperature(m: int, n: int, backend: str) -> None:
+    """A number, or one temperature per batch element."""
+    batch = 32 if m * n < 1000 else 4
+    tie = torch.ones(batch, m, n)
+    for temperature in TEMPERATURES:
+        rng = torch.Generator().manual_seed(0)
+        t = mesh(tie, temperature=temperature, generator=rng, backend=backend)
+        assert t.entropy(normalized=True).mean() < 0.1
+        assert t.marginal_error.max() < 0.05
+    ties, rng = torch.ones(5, batch, m, n), torch.Generator().manual_seed(0)
+    t = mesh(ties, temperature=torch.tensor(TEMPERATURES)[:, None], generator=rng, backend=backend)
+    assert (t.entropy(normalized=True).mean(1) < 0.1).all()
+    assert t.marginal_error.max() < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("grad", ["straight_through", "implicit", "unroll"])
+def test_the_unit_of_the_cost_does_not_matter(grad: str, masked: bool, dtype: torch.dtype) -> None:
+    """Costs, noise and temperature in another unit: the same plan. Powers of two round nothing."""
+    rng = torch.Generator().manual_seed(0)
+    cost, noise = (torch.rand(3, 4, 30, generator=rng, dtype=dtype) for _ in range(2))
+    options = {"n_steps": 2, "grad": grad}
+    if masked:
+        options["input_mask"] = torch.arange(30) < torch.tensor([[30], [20], [10]])
+    expected = mesh(cost, noise=noise, **options)
+    for units in (8.0, 2**-6, torch.tensor(0.25), torch.tensor([0.5, 4.0, 64.0])):
+        factor = units[..., None, None] if isinstance(units, torch.Tensor) else units
+        found = mesh(factor * cost, noise=factor * noise, temperature=units, **options)
+        tol = 1e-9 if dtype == torch.float64 else 1e-4
+        torch.testing.assert_close(found.plan, expected.plan, rtol=0, atol=tol)
+        torch.testing.assert_close(found.cost / factor, expected.cost, rtol=0, atol=10 * tol)
+
+
+@pytest.mark.parametrize("kind", [float, torch.tensor])
+def test_a_given_step_is_in_the_unit_of_the_cost(kind) -> None:
+    cost = torch.rand(3, 5, generator=torch.Generator().manual_seed(0))
+    for options in ({"step": 0.1}, {"lr": 0.1 * 15**0.5}):
+        t = mesh(cost, noise=0.0, n_steps=1, temperature=kind(4.0), **options)
+        change = (t.cost - cost).square().mean().sqrt()
+        torch.testing.assert_close(change, torch.tensor(0.1), rtol=1e-3, atol=0)
+    assert Mesh(temperature=4.0, step=0.1).step == 0.1
+    assert Mesh(temperature=4.0, lr=0.1).step is None
+
+
+@pytest.mark.parametrize("options", [{}, {"potentials": "fresh"}])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_unroll_is_exact_for_a_learned_temperature(shape: tuple[int, ...], options) -> None:
+    """Finite differences: the default step grows with the temperature."""
+    rng = torch.Generator().manual_seed(1)
+    cost = torch.rand(2, 3, 4, dtype=torch.float64, generator=rng)
+    noise = torch.arange(12, dtype=torch.float64).reshape(3, 4).cos() / 10
+    temperature = torch.rand(shape, dtype=torch.float64, generator=rng) + 2.5
+
+    def plan(x: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:
+        t = mesh(x, noise=noise, temperature=tau, n_steps=2, n_iters=5, grad="unroll", **options)
+        return t.plan
+
+    assert torch.autograd.gradcheck(plan, (cost.requires_grad_(), temperature.requires_grad_()))
+
+
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+@pytest.mark.parametrize("grad", ["straight_through", "implicit"])
+def test_steps_are_constants_for_other_gradients(grad: str, backend: str) -> None:
+    """The gradient of a learned temperature is that of the last Sinkhorn of the adjusted cost."""
+    rng = torch.Generator().manual_seed(0)
+    cost = torch.rand(3, 20, generator=rng)
+    options = {"noise": 0.0, "n_steps": 2, "potentials": "fresh", "backend": backend}
+    grads = []
+    for adjusted in (False, True):
+        tau = torch.tensor(0.7, requires_grad=True)
+        if adjusted:
+            changed = mesh(cost, temperature=tau.detach(), **options).cost
+            kind = "implicit" if grad == "implicit" else "unroll"
+            plan = sinkhorn(changed, temperature=tau, grad=kind, backend=backend).plan
+        else:
+            plan = mesh(cost, temperature=tau, grad=grad, **options).plan
+        grads.append(torch.autograd.grad(plan.square().sum(), tau)[0])
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-6)
+
+
+def test_a_temperature_for_each_element_of_vmap() -> None:
+    rng = torch.Generator().manual_seed(0)
+    cost, noise = (torch.rand(3, 4, 30, generator=rng) for _ in range(2))
+    units = torch.tensor([0.2, 1.0, 5.0])
+
+    def plan(x: torch.Tensor, n: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:
+        return mesh(x, noise=n, temperature=tau, n_steps=2).plan
+
+    found = torch.func.vmap(plan)(cost, noise, units)
+    expected = torch.stack([plan(*x) for x in zip(cost, noise, units.tolist(), strict=True)])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    shared = torch.func.vmap(plan, in_dims=(0, 0, None))(cost, noise, units[0])
+    torch.testing.assert_close(shared, plan(cost, noise, units[0]), rtol=0, atol=1e-4)
+
+
 def test_function_and_module_have_the_same_default() -> None:
+    assert Mesh(temperature=0.25).step == 0.25
+    assert Mesh.from_config(Mesh(temperature=0.25).to_config()).step == 0.25
     module = Mesh()
     cost, noise = torch.rand(2, 3, 60), 1e-3 * torch.randn(3, 60)
     given = {"lr": module.lr, "step": module.step, "n_steps": module.n_steps}

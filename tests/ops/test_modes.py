@@ -202,6 +202,19 @@ def test_compiles_with_random_noise_and_learned_temperature():
 
 
 @pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_with_a_number_that_changes_as_temperature():
+    """The default step follows it, also where the compiler turns it into a symbol."""
+
+    def run(cost, temperature):
+        return mesh(cost, n_steps=1, n_iters=2, temperature=temperature, noise=0.0)
+
+    cost = randn(2, 3, 4, seed=0)
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for temperature in (0.5, 2.0, 3.5):
+        same(compiled(cost, temperature), run(cost, temperature), 1e-12)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
 def test_other_operations_compile():
     cost = randn(2, 3, 4, seed=0)
 

@@ -197,6 +197,20 @@ def test_equal_slots_part_ways(device):
     close(plan.round().sum(1), torch.ones(2), 0)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_default_step_is_the_temperature(device, masked):
+    cost = randn(3, 4, 33, seed=14, dtype=F32)
+    options = {"noise": 0.0, "n_steps": 2, "n_iters": 3}
+    if masked:
+        options["input_mask"] = torch.arange(33) < torch.tensor([[33], [20], [5]])
+    for units in (0.25, torch.tensor(0.25), torch.tensor([0.5, 4.0, 32.0])):
+        expected = mesh(cost, temperature=units, backend="torch", **options)
+        there = {k: x.to(device) if isinstance(x, torch.Tensor) else x for k, x in options.items()}
+        tau = units.to(device) if isinstance(units, torch.Tensor) else units
+        found = mesh(cost.to(device), temperature=tau, backend="triton", **there)
+        close(found.plan.cpu(), expected.plan, 1e-4)
+
+
 def test_batch_elements_do_not_see_each_other(device):
     cost = randn(3, 4, 33, seed=11, dtype=F32).to(device)
     together = mesh(cost, noise=0.0, n_steps=2, n_iters=2, backend="triton").plan

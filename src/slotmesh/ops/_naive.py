@@ -223,18 +223,22 @@ def descend(
 
 
 def step_length(task: Problem, settings: SolverSettings) -> float | Tensor:
-    """Frobenius norm of a step: a float, or (*batch, 1, 1) if it depends on masks."""
+    """Frobenius norm of a step: a float, or (..., 1, 1) if it depends on masks or a temperature."""
     m, n = task.cost.shape[-2:]
+    length: float | Tensor = settings.length
+    if settings.relative:
+        # Straight through, a step is a constant.
+        length = length * (task if settings.unroll else task.detach()).tau
     if not settings.per_entry:
-        return settings.length
+        return length
     if task.slots is None and task.inputs is None:
         # Sizes may be symbols, for an exported program.
-        return settings.length * torch.sym_sqrt(torch.sym_float(m * n))  # pyright: ignore
+        return length * torch.sym_sqrt(torch.sym_float(m * n))  # pyright: ignore
     # At least one is a tensor. The other stays a number: copying it to a GPU would synchronise.
     slots = m if task.slots is None else task.slots.sum(-1)
     inputs = n if task.inputs is None else task.inputs.sum(-1)
     entries: Any = slots * inputs
-    return settings.length * entries.to(task.cost.dtype).sqrt()[..., None, None]
+    return length * entries.to(task.cost.dtype).sqrt()[..., None, None]
 
 
 def _unit(grad: Tensor) -> Tensor:

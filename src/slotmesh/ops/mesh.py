@@ -32,7 +32,7 @@ from slotmesh.ops.transport import Transport
 MeshGrad = Literal["straight_through", "implicit", "unroll", "truncated"]
 PotentialsMode = Literal["detach", "reuse", "fresh"]
 
-# Breaks exact ties at every size from 2 x 2 to 256 x 256 and 6 x 4,096, if the temperature is 1.
+# In units of the temperature; breaks exact ties at sizes from 2 x 2 to 256 x 256 and 6 x 4,096.
 DEFAULT_STEP = 1.0
 # Sinkhorn iterations, and those of the last plan of nearly square problems, where steps of the
 # default size leave sums further from the masses than where each slot has many inputs.
@@ -75,8 +75,8 @@ def mesh(
             changes each entry of a larger matrix less, so large matrices need a larger ``lr``. Pass
             either ``lr`` or ``step``.
         step: Root-mean-square change of a (real) entry in one step, which does not depend on the
-            size of the matrix. Default: 1, which breaks exact ties at every size if the temperature
-            is about 1; otherwise multiply ``step`` and ``noise`` by the temperature.
+            size of the matrix. Default: the temperature, which breaks exact ties at every size and
+            temperature.
         n_steps: Number of descent steps on the cost.
         n_iters: Number of Sinkhorn iterations, in each step and for the plan at the end. Default:
             5, except for the plan at the end if the matrix is nearly square without its padding (at
@@ -150,7 +150,13 @@ def mesh(
             "mesh", "objective", objective, Objective, "an object with a method derivative(plan)"
         )
     checks.check_matrix("mesh", "cost", cost)
-    step, lr = checks.step_or_lr("mesh", step, lr, DEFAULT_STEP)
+    # The default is in units of the temperature, which only a backend can read from a tensor.
+    default, relative = DEFAULT_STEP, False
+    if isinstance(temperature, Tensor):
+        relative = step is None and lr is None
+    else:
+        default *= checks.as_real("mesh", "temperature", temperature, positive=True)
+    step, lr = checks.step_or_lr("mesh", step, lr, default)
     settings = SolverSettings(
         n_iters=N_ITERS if n_iters is None else checks.as_count("mesh", "n_iters", n_iters, 1),
         implicit=grad == "implicit",
@@ -158,6 +164,7 @@ def mesh(
         n_steps=checks.as_count("mesh", "n_steps", n_steps, 0),
         length=(step if lr is None else lr) or 0.0,
         per_entry=step is not None,
+        relative=relative,
         unroll=grad in ("unroll", "truncated"),
         fresh=potentials == "fresh",
         reuse=potentials == "reuse",

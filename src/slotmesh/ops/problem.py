@@ -52,6 +52,8 @@ class SolverSettings(NamedTuple):
     """Norm of a step, or with ``per_entry`` its root mean square over real entries."""
     per_entry: bool = False
     """Whether ``length`` is ``step`` (per entry) or ``lr`` (over the whole matrix)."""
+    relative: bool = False
+    """Whether ``length`` is in units of the temperature, a tensor, instead of the cost."""
     unroll: bool = False
     """Whether the steps are differentiated."""
     fresh: bool = False

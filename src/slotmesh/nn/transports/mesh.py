@@ -18,8 +18,8 @@ class Mesh(OptimalTransport):
 
     Args:
         step: Root-mean-square change of an entry of the cost in one MESH step, as for
-            :func:`slotmesh.mesh`; default 1, unless ``lr`` is given. For training, smaller steps
-            (0.04 to 0.13) work better.
+            :func:`slotmesh.mesh`; default: the temperature, unless ``lr`` is given. For training,
+            smaller steps (0.04 to 0.13) work better.
         lr: The paper's lambda, instead of ``step``: the Frobenius norm of one step over the whole
             matrix.
         n_steps: Number of MESH steps.
@@ -77,7 +77,7 @@ class Mesh(OptimalTransport):
             marginals=marginals,
             mass=mass,
         )
-        step, lr = checks.step_or_lr("Mesh", step, lr, DEFAULT_STEP)
+        step, lr = checks.step_or_lr("Mesh", step, lr, DEFAULT_STEP * self.temperature)
         noise = checks.as_real("Mesh", "noise", noise)
         n_steps = checks.as_count("Mesh", "n_steps", n_steps, 0)
         if objective is not None:

@@ -334,6 +334,8 @@ def forward_kernel(
     if C.tau:
         temperature = tl.load(tau + element)
     scale = -LOG2E / temperature
+    if C.relative:
+        length = length * temperature
     if C.per_entry:
         length = length * tl.sqrt(real_slots * real_inputs)
     # One slot or one input leaves nothing to decide: a step would follow rounding.

@@ -62,6 +62,7 @@ class Case:
     tau: bool = False
     init: bool = False
     per_entry: bool = False
+    relative: bool = False
     fresh: bool = False
     keep: bool = False
     grad_plan: bool = False
@@ -195,6 +196,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
         tau=tau is not None,
         init=init is not None,
         per_entry=settings.per_entry,
+        relative=settings.relative,
         fresh=settings.fresh,
         keep=settings.keep,
     )
