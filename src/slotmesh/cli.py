@@ -80,7 +80,7 @@ def main(args: Sequence[str] | None = None) -> None:
     for name in ("stdout", "stderr"):
         # None if it was closed before Python started, as a service may do.
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (as long as the process)
     with one_line_errors("slotmesh"):
         _main(words)
 
