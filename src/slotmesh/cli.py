@@ -80,7 +80,8 @@ def main(args: Sequence[str] | None = None) -> None:
     for name in ("stdout", "stderr"):
         # None if it was closed before Python started, as a service may do.
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (as long as the process)
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (stays open)
+            setattr(sys, name, nowhere)
     with one_line_errors("slotmesh"):
         _main(words)
 
