@@ -163,6 +163,7 @@ ITERATED = [
     ((C,), {"temperature": INF}, "temperature is inf, expected a finite number above 0"),
     ((C,), {"temperature": "1"}, "temperature is '1', expected a finite number above 0"),
     ((C,), {"temperature": True}, "temperature is True, expected a finite number above 0"),
+    ((C,), {"temperature": 10**400}, "temperature is 10.*, expected a finite number above 0"),
     (
         (C,),
         {"temperature": torch.tensor([1.0, 0.0])},

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,46 +140,67 @@ print("all")
     assert done.stdout.strip() == "all", done.stderr
 
 
-@pytest.mark.parametrize("learned", [False, True])
-@pytest.mark.parametrize("other", [torch.bfloat16, torch.float16])
-def test_code_is_not_used_for_another_dtype(
-    device: str, learned: bool, other: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MESH's adjusted cost and its gradient can be float32 where the plan's gradient is not."""
+class _Compiled(list[Any]):
+    """What a kernel was compiled for: the dtypes of tensors, and the types of numbers."""
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[_Compiled, list[Any]]]]:
+    """What each launch takes: the code, and the kinds of arguments that it gets. Nothing runs."""
     from slotmesh.ops._triton import launch
 
-    class Compiled(list[torch.dtype]):
-        """The dtypes of tensors that a kernel was compiled for."""
-
-    launched: list[tuple[Any, list[torch.dtype]]] = []
-    tensors: list[torch.dtype] = []
+    noted: list[tuple[_Compiled, list[Any]]] = []
+    kinds: list[Any] = []
 
     def start(how: Any, kernel: Any, batch: int, cost: Any, dtypes: Any, *args: Any) -> None:
-        tensors[:] = [x.dtype for x in args if isinstance(x, torch.Tensor)]
+        kinds[:] = [x.dtype if isinstance(x, torch.Tensor) else type(x) for x in args]
         start_really(how, kernel, batch, cost, dtypes, *args)
 
-    def run_on(device: Any, kernel: Any, *args: Any, **options: Any) -> Compiled:
-        code = kernel if isinstance(kernel, Compiled) else Compiled(tensors)
-        launched.append((code, list(tensors)))
+    def run_on(device: Any, kernel: Any, *args: Any, **options: Any) -> _Compiled:
+        code = kernel if isinstance(kernel, _Compiled) else _Compiled(kinds)
+        noted.append((code, list(kinds)))
         return code
 
     start_really = launch._start
     monkeypatch.setattr(launch, "_start", start)
     monkeypatch.setattr(launch, "run_on", run_on)
-    monkeypatch.setattr(launch, "CompiledKernel", Compiled)
+    monkeypatch.setattr(launch, "CompiledKernel", _Compiled)
     launch._launch.cache_clear()
-    try:
-        for dtype in (F32, other, F32, other):
-            cost = randn(2, 3, 40, seed=9, dtype=F32).to(device, dtype).requires_grad_()
-            noise = torch.zeros(cost.shape, device=device, requires_grad=learned)
-            potentials = "detach" if learned else "reuse"
-            t = mesh(cost, noise=noise, potentials=potentials, n_iters=2, backend="triton")
-            t.plan.sum().backward()
-    finally:
-        launch._launch.cache_clear()
+    yield noted
+    launch._launch.cache_clear()
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("other", [torch.bfloat16, torch.float16])
+def test_code_is_not_used_for_another_dtype(
+    device: str, learned: bool, other: torch.dtype, launched: list[tuple[_Compiled, list[Any]]]
+) -> None:
+    """MESH's adjusted cost and its gradient can be float32 where the plan's gradient is not."""
+    for dtype in (F32, other, F32, other):
+        cost = randn(2, 3, 40, seed=9, dtype=F32).to(device, dtype).requires_grad_()
+        noise = torch.zeros(cost.shape, device=device, requires_grad=learned)
+        potentials = "detach" if learned else "reuse"
+        t = mesh(cost, noise=noise, potentials=potentials, n_iters=2, backend="triton")
+        t.plan.sum().backward()
     assert len(launched) == 8
     assert all(list(code) == given for code, given in launched)
     assert len({id(code) for code, _ in launched}) == 4
+
+
+@pytest.mark.parametrize("name", ["lr", "step", "noise", "temperature"])
+def test_whole_numbers_are_launched_as_real_ones(
+    device: str, name: str, launched: list[tuple[_Compiled, list[Any]]]
+) -> None:
+    """Code for an integer would read the bits of the next real number as one."""
+    cost = randn(2, 3, 40, seed=9, dtype=F32).to(device).requires_grad_()
+    for number in (1, 0.5):
+        options: dict[str, Any] = {"noise": 0, name: number}
+        mesh(cost, n_iters=2, backend="triton", **options).plan.sum().backward()
+        if name == "temperature":  # the kernel of small matrices
+            small = cost[..., :7]
+            sinkhorn(small, n_iters=2, temperature=number, backend="triton").plan.sum().backward()
+    assert launched
+    assert all(list(code) == given for code, given in launched)
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ ever waits for a GPU unless ``set_value_checks("always")`` asks for it.
 """
 
 import math
+import sys
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -125,8 +126,9 @@ def check_count(op: str, name: str, value: object, least: int) -> None:
 def check_real(op: str, name: str, value: object, *, positive: bool = False) -> None:
     """Check for a finite number, at least 0 or above 0."""
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    number = float(value) if good else float("nan")  # pyright: ignore[reportArgumentType]
-    if not (number > 0 if positive else number >= 0) or number == float("inf"):
+    # Compared, not converted: a whole number can be too large for a float.
+    number: Any = value if good else math.nan
+    if not (number > 0 if positive else number >= 0) or number > sys.float_info.max:
         raise ValueError(
             f"{op}: {name} is {value!r}, expected a finite number "
             f"{'above' if positive else 'of at least'} 0."
@@ -152,17 +154,18 @@ def as_seed(op: str, name: str, value: object) -> int:
 
 
 def as_real(op: str, name: str, value: object, *, positive: bool = False) -> float:
-    """Check as :func:`check_real` does; accepts NumPy's numbers and returns Python's."""
+    """Check as :func:`check_real` does; accepts NumPy's numbers and whole ones, returns a float."""
     number = plain(value)
     check_real(op, name, number, positive=positive)
-    return number
+    # Not an int, even if given: kernels are compiled for the types of numbers.
+    return float(number)
 
 
 def as_number(op: str, name: str, value: object) -> float:
     """Check for a finite number of any sign; accepts NumPy's numbers and returns Python's."""
     number = plain(value)
     good = isinstance(number, int | float) and not isinstance(number, bool)
-    if not good or not math.isfinite(number):
+    if not good or not abs(number) <= sys.float_info.max:
         raise ValueError(f"{op}: {name} is {value!r}, expected a finite number.")
     return float(number)
 

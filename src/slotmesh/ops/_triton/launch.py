@@ -122,9 +122,8 @@ class Launch(NamedTuple):
     width: int  # inputs of a program, a multiple of 16
     pitch: int  # numbers of a row that is read again and again, a multiple of 16
     chunks: int  # blocks that it walks over
-    compiled: dict[
-        Any, Any
-    ]  # by device and dtypes: Triton's own look-up takes longer than a launch
+    # By device and dtypes: Triton's own look-up takes longer than a launch.
+    compiled: dict[Any, Any]
 
 
 def _notes_pay(cut: Cut) -> bool:
