@@ -92,8 +92,9 @@ class MeshSettings(SinkhornSettings):
     lr: float | None = 5.0
     """The paper's lambda: norm of a MESH step over the whole matrix."""
     step: float | None = None
-    """Root-mean-square change of an entry in a MESH step, independent of the size of the matrix; 1
-    breaks exact ties. Replaces lr."""
+    """Root-mean-square change of an entry in a MESH step, independent of the size of the matrix; a
+    step as large as the temperature breaks exact ties. Replaces lr; if lr and step are both None,
+    it is the temperature."""
     n_steps: int = 4
     """Number of MESH steps."""
     noise: float = 1e-3
