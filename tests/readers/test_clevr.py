@@ -1,5 +1,7 @@
+import errno
 import gc
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +250,17 @@ def test_any_json_is_read_or_a_bad_record(
         return
     for record in reader.records():
         assert isinstance(record, BadRecord) or record.image.shape == (1, 3, 32, 48)
+
+
+def test_a_folder_that_cannot_be_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def refuse(path: Any = ".") -> Any:
+        if Path(path) != root / "images" / "train":
+            return scandir(path)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    # Not by permissions, which do not stop an administrator.
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(ValueError, match=r"train cannot be read: .*\. Expected a folder"):
+        ClevrReader(root, partial=True)

@@ -390,3 +390,14 @@ def test_hundreds_of_detections_are_refused(root: Path) -> None:
 def test_frames_of_numpy_are_frames(root: Path) -> None:
     reader = ClevrerReader(root, range(1), frames=np.array([0, 16]))
     assert reader.frames == (0, 16)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"frames": 5}, {"frames": None}, {"frames": (True,)}, {"frames": ()}]
+    + [{"max_objects": k} for k in (None, "a", 3.5, True, 0, 256)],
+)
+def test_what_are_no_frames_or_objects_is_named(root: Path, options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=rf"ClevrerReader: {name} is .*, expected"):
+        ClevrerReader(root, **options)

@@ -1,8 +1,12 @@
 """Any folder of images: found, divided, decoded, and what is said about bad ones."""
 
+import errno
 import io
+import os
 import pickle
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -320,3 +324,24 @@ def test_a_range_counts_up(tmp_path: Path, split: range) -> None:
 def test_a_size_of_numpy_is_a_size(tmp_path: Path) -> None:
     fill(tmp_path)
     assert ImageReader(tmp_path, "all", size=np.int64(8)).read(0).image.shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("locked", ["", "a", "a/b"])
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: str
+) -> None:
+    for name in ("1.png", "a/2.png", "a/b/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels()).save(tmp_path / name)
+    there, scandir = tmp_path / locked, os.scandir
+
+    def refuse(path: Any = ".") -> Any:
+        if Path(path) == there:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    # Not by permissions, which do not stop an administrator.
+    monkeypatch.setattr(os, "scandir", refuse)
+    said = re.escape(f"{there} cannot be read: {os.strerror(errno.EACCES)}. Expected a folder")
+    with pytest.raises(ValueError, match=said):
+        ImageReader(tmp_path)

@@ -126,3 +126,11 @@ def test_sizes() -> None:
     for wrong in (0, -1, (64,), (64, 0), 1.5, (1, 2, 3)):
         with pytest.raises(ValueError, match="R: size is"):
             check_size("R", wrong)  # pyright: ignore
+
+
+def test_sizes_of_numpy_are_sizes_and_booleans_are_not() -> None:
+    assert check_size("Reader", np.int64(8)) == (8, 8)
+    assert check_size("Reader", (np.int32(4), 6)) == (4, 6)
+    for wrong in (True, (True, 8), 0, 1.5, "8"):
+        with pytest.raises(ValueError, match=r"Reader: size is .*, expected"):
+            check_size("Reader", wrong)  # pyright: ignore[reportArgumentType]

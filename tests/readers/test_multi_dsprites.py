@@ -332,3 +332,10 @@ def test_damage_is_only_ever_a_bad_record(tmp_path_factory, data, packed: bool) 
     for i, record in enumerate(found):
         if not isinstance(record, BadRecord):
             assert (record.image[0].permute(1, 2, 0).numpy() == SCENES[i]["image"]).all()
+
+
+@pytest.mark.parametrize("data", [b"\x89HDF\r\n\x1a\n" + bytes(2000), b"hello, this is a text"])
+def test_another_kind_of_file_is_told(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x.tfrecords").write_bytes(data)
+    with pytest.raises(BadRecord, match=r"x\.tfrecords, record 0: it is not a TFRecord file, or"):
+        MultiDSpritesReader(tmp_path / "x.tfrecords").read(0)

@@ -51,3 +51,20 @@ def test_what_are_no_batches_is_named(
     images(tmp_path / "x.h5")
     with pytest.raises(ValueError, match=message):
         HDF5Reader(tmp_path / "x.h5").batches(**options)
+
+
+@pytest.mark.parametrize("start", [-1, 1.5, "a", None])
+def test_what_is_no_first_record_is_named_at_once(tmp_path: Path, start: Any) -> None:
+    images(tmp_path / "x.h5")
+    reader = HDF5Reader(tmp_path / "x.h5")
+    with pytest.raises(ValueError, match=r"HDF5Reader\.records: start is .*, expected"):
+        reader.records(start)
+    assert len(list(reader.records(len(reader) - 1))) == 1
+    assert not list(reader.records(len(reader)))
+
+
+@pytest.mark.parametrize("split", [[0, 1], slice(3), {}, None, 3])
+def test_what_is_no_split_is_named(tmp_path: Path, split: Any) -> None:
+    images(tmp_path / "x.h5")
+    with pytest.raises(ValueError, match=r"split is .*, expected one of 'all', .*, or a range"):
+        HDF5Reader(tmp_path / "x.h5", split)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from slotmesh.readers import _images
 from slotmesh.readers._table import ArrayRecord, stack
+from slotmesh.readers.listing import check_folder
 from slotmesh.readers.reader import Reader, Split, choose
 from slotmesh.worlds.sample import Sample
 
@@ -48,6 +49,8 @@ def find_folder(reader: str, root: Path | str, holds: str, inner: str, layout: s
         ValueError: If neither has it; says what is missing and what the folder should look like.
     """
     root = Path(root)
+    if root.is_dir():
+        check_folder(root)
     for folder in (root, root / inner):
         if (folder / holds).exists():
             return folder

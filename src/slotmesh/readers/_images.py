@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from slotmesh.ops import checks
 from slotmesh.readers import _untrusted
 from slotmesh.readers.errors import BadRecord
 
@@ -67,9 +68,12 @@ def check_size(reader: str, size: int | tuple[int, int] | None) -> tuple[int, in
     """Check a size and return (height, width); None keeps images as they are."""
     if size is None:
         return None
-    both = size if isinstance(size, tuple | list) else (size, size)
-    if len(both) != 2 or any(not isinstance(s, int) or s < 1 for s in both):
-        raise ValueError(f"{reader}: size is {size!r}, expected a number, (height, width) or None.")
+    both = [checks.plain(s) for s in (size if isinstance(size, tuple | list) else (size, size))]
+    if len(both) != 2 or any(type(s) is not int or s < 1 for s in both):
+        raise ValueError(
+            f"{reader}: size is {size!r}, expected a whole number of at least 1, (height, width) "
+            "or None. Pass 64."
+        )
     return both[0], both[1]
 
 

@@ -117,7 +117,8 @@ class RecordFile:
             raise self._bad(f"cut short: {len(header)} of 12 bytes of its head are there")
         length, checksum = struct.unpack("<QI", header)
         if masked_crc32c(header[:8]) != checksum:
-            raise self._bad("the checksum of its length is wrong")
+            what = "" if self._next else "it is not a TFRecord file, or damaged: "
+            raise self._bad(f"{what}the checksum of its length is wrong")
         if length > _MOST_BYTES:
             raise self._bad(f"it is {length} bytes long, expected at most {_MOST_BYTES}")
         return length

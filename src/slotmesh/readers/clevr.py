@@ -13,6 +13,7 @@ from slotmesh.readers._folder import FolderReader, find_folder, missing
 from slotmesh.readers._table import ArrayRecord, empty_table, read_object
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import COLORS, MATERIALS, SHAPES, SIZES
+from slotmesh.readers.listing import names_in
 from slotmesh.readers.reader import Split
 
 _LAYOUT = """\
@@ -87,7 +88,7 @@ class ClevrReader(FolderReader):
             self._scenes = _unlabelled(self._root, self._wanted)
         else:
             raise missing("ClevrReader", f"{self._path} does not exist", _LAYOUT)
-        there = {p.name for p in self._root.iterdir()} if partial else None
+        there = set(names_in(self._root)) if partial else None
         kept = [i for i, scene in enumerate(self._scenes) if there is None or scene.file in there]
         self._numbers = np.array(kept, dtype=np.int64)
 
@@ -137,7 +138,7 @@ def _labelled(path: Path, wanted: range) -> list[_Scene]:
 def _unlabelled(folder: Path, wanted: range) -> list[_Scene]:
     """The wanted images of a split without a scenes file."""
     numbered = re.compile(r"CLEVR_\w+_(\d{6})\.png")
-    found = ((p.name, numbered.fullmatch(p.name)) for p in folder.iterdir())
+    found = ((name, numbered.fullmatch(name)) for name in names_in(folder))
     names = sorted(name for name, m in found if m and int(m[1]) in wanted)
     return [_Scene(name, place, None) for place, name in enumerate(names)]
 

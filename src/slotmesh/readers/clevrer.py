@@ -1,6 +1,6 @@
 """CLEVRER: short videos of objects that move and collide."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -87,15 +87,17 @@ class ClevrerReader(FolderReader):
     ) -> None:
         super().__init__(split, size, antialias)
         self.partial = partial
-        frames = [checks.plain(f) for f in frames]
-        if not frames or any(not isinstance(f, int) or not 0 <= f < 128 for f in frames):
+        chosen = [checks.plain(f) for f in frames] if isinstance(frames, Iterable) else []
+        if not chosen or any(type(f) is not int or not 0 <= f < 128 for f in chosen):
             raise ValueError(
-                f"ClevrerReader: frames is {frames!r}, expected numbers from 0 to 127, like (0, 16)"
+                f"ClevrerReader: frames is {frames!r}, expected whole numbers from 0 to 127. Pass "
+                "(0, 16)."
             )
-        if not 1 <= max_objects <= 255:
+        max_objects = checks.as_count("ClevrerReader", "max_objects", max_objects, 1)
+        if max_objects > 255:
             raise ValueError(f"ClevrerReader: max_objects is {max_objects}, expected 1 to 255.")
         clips.require_av("ClevrerReader")
-        self.frames = tuple(frames)
+        self.frames = tuple(chosen)
         self.max_objects = max_objects
         self._root = Path(root)
         ids = [i for i in self._wanted if i not in SHORT_VIDEOS]

@@ -13,6 +13,7 @@ from slotmesh.readers._folder import FolderReader, find_folder, missing
 from slotmesh.readers._table import ArrayRecord, empty_table, read_object
 from slotmesh.readers.errors import BadRecord
 from slotmesh.readers.labels import CLEVRTEX_MATERIALS, CLEVRTEX_SHAPES, CLEVRTEX_SIZES
+from slotmesh.readers.listing import names_in
 from slotmesh.readers.reader import Split
 
 _PLAIN = {"shape": CLEVRTEX_SHAPES, "size": CLEVRTEX_SIZES}
@@ -100,7 +101,8 @@ class ClevrTexReader(FolderReader):
         found: list[int] = []
         for chunk in range(wanted.start // 1000, (wanted.stop - 1) // 1000 + 1):
             folder = self._root / str(chunk)
-            matches = map(numbered.fullmatch, (p.name for p in folder.glob(f"{self._prefix}*.png")))
+            # An incomplete copy may lack whole folders.
+            matches = map(numbered.fullmatch, names_in(folder) if folder.is_dir() else ())
             found += [int(m[1]) for m in matches if m]
         return sorted(n for n in found if n in wanted)
 

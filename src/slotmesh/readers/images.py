@@ -10,7 +10,7 @@ from slotmesh.ops import checks
 from slotmesh.readers import photos
 from slotmesh.readers._table import ArrayRecord, stack
 from slotmesh.readers.errors import BadRecord
-from slotmesh.readers.listing import SPLITS, describe, find_files, split_names
+from slotmesh.readers.listing import SPLITS, check_folder, describe, find_files, split_names
 from slotmesh.readers.reader import Reader, Split, check_range
 from slotmesh.worlds.sample import Sample
 
@@ -127,6 +127,7 @@ def find_masks(reader: str, root: Path, masks: Path | str | None) -> Path | None
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
         raise ValueError(f"{reader}: {root} {what}, expected a folder.")
+    check_folder(root)
     if masks is None:
         return root / "masks" if (root / "masks").is_dir() else None
     if not Path(masks).is_dir():

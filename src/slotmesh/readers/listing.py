@@ -37,6 +37,47 @@ def describe(root: Path, skip: Path | None = None) -> str:
     return one_line(f"it has {len(names)} other files, such as {min(names)}")
 
 
+def names_in(folder: Path) -> list[str]:
+    """Names of the entries of a folder.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries]
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def check_folder(folder: Path) -> None:
+    """Check that a folder can be listed, and what is in it opened.
+
+    Raises:
+        ValueError: If not.
+    """
+    try:
+        _enter(folder)
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def _enter(folder: Path) -> None:
+    os.scandir(folder).close()
+    # Needs the right to enter the folder, where listing needs that to read it.
+    os.stat(f"{folder}/.")  # noqa: PTH116 (a Path drops the dot)
+
+
+def unreadable(folder: Path, error: OSError) -> ValueError:
+    """An error about a folder that cannot be read."""
+    return ValueError(
+        one_line(
+            f"{folder} cannot be read: {error.strerror or error}. Expected a folder that you may "
+            "read and enter: change its permissions, or move it elsewhere."
+        )
+    )
+
+
 def split_names(names: list[str], split: str, seed: int = 0) -> list[str]:
     """Those of a split: about 10% each for ``val`` and ``test``, the others for ``train``.
 
@@ -94,14 +135,28 @@ def _is_written(folder: Path) -> bool:
 
 
 def _walk(root: Path, skip: Path | None, *, written: bool = False) -> Iterator[str]:
+    try:
+        yield from _names(root, skip, written=written)
+    except OSError as error:
+        raise unreadable(Path(error.filename or root), error) from error
+
+
+def _stop(error: OSError) -> None:
+    # os.walk would pass over the folder as if it were empty.
+    raise error
+
+
+def _names(root: Path, skip: Path | None, *, written: bool) -> Iterator[str]:
     seen = {str(root.resolve())}
     left_out = None if skip is None else skip.resolve()
-    for folder, folders, files in os.walk(root, followlinks=True):
+    for folder, folders, files in os.walk(root, onerror=_stop, followlinks=True):
         here = Path(folder)
         # A link to a folder above would never end.
         kept = (name for name in folders if not name.startswith("."))
         inner = [(name, (here / name).resolve()) for name in kept]
         inner = [(name, at) for name, at in inner if str(at) not in seen and at != left_out]
+        for _, at in inner:
+            _enter(at)
         folders[:] = [name for name, at in inner if written or not _is_written(at)]
         seen.update(str(at) for _, at in inner)
         for name in files:

@@ -79,7 +79,13 @@ class Reader(ABC):
 
         For a record that cannot be read, the error is yielded and reading continues: there is one
         item per record, ``len(self) - start`` in total.
+
+        Raises:
+            ValueError: If ``start`` is not a whole number of at least 0.
         """
+        return self._records(checks.as_count(f"{type(self).__name__}.records", "start", start, 0))
+
+    def _records(self, start: int) -> Iterator[Sample | BadRecord]:
         for i in range(start, len(self)):
             try:
                 yield self.read(i)
@@ -116,7 +122,8 @@ def choose(reader: str, split: Split, splits: Mapping[str, range]) -> range:
     """The records of a named split, or those of a range."""
     if isinstance(split, range):
         return check_range(reader, split)
-    if split not in splits:
+    # A list or a slice would not even be looked up.
+    if not isinstance(split, str) or split not in splits:
         names = ", ".join(f"{k!r}" for k in splits)
         raise ValueError(f"{reader}: split is {split!r}, expected one of {names}, or a range.")
     return splits[split]
