@@ -4,8 +4,8 @@ Nothing heavy is imported before the command is known.
 """
 
 import difflib
-import inspect
 import os
+import re
 import signal
 import sys
 import threading
@@ -175,16 +175,20 @@ def _starting(prog: str) -> Iterator[Callable[[], None]]:
 
 
 def _parse(kind: Any, **options: Any) -> Any:
-    """``tyro.cli``, with help texts that flow: it would keep breaks before indented lines."""
+    """``tyro.cli``, with help texts that flow: it would keep breaks before some lines."""
     import tyro
 
-    with suppress(ImportError, AttributeError):
+    with suppress(ImportError):
         from tyro import _strings
 
-        join = _strings.remove_single_line_breaks
-        if join.__module__ != __name__:
-            _strings.remove_single_line_breaks = lambda text: join(inspect.cleandoc(text))
+        _strings.remove_single_line_breaks = _flow
     return tyro.cli(kind, **options)
+
+
+def _flow(text: str) -> str:
+    """A text whose lines are joined, but not its paragraphs."""
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def run_one_of(

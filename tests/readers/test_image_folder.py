@@ -345,3 +345,12 @@ def test_a_folder_that_cannot_be_read_is_named(
     said = re.escape(f"{there} cannot be read: {os.strerror(errno.EACCES)}. Expected a folder")
     with pytest.raises(ValueError, match=said):
         ImageReader(tmp_path)
+
+
+def test_what_a_file_system_keeps_for_itself_is_passed_over(tmp_path: Path) -> None:
+    """Only root may read it, at the top of a disk of images."""
+    fill(tmp_path)
+    count = len(ImageReader(tmp_path, "all"))
+    (tmp_path / "lost+found").mkdir()
+    Image.fromarray(pixels()).save(tmp_path / "lost+found" / "9.png")
+    assert len(ImageReader(tmp_path, "all")) == count

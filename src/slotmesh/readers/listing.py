@@ -151,8 +151,9 @@ def _names(root: Path, skip: Path | None, *, written: bool) -> Iterator[str]:
     left_out = None if skip is None else skip.resolve()
     for folder, folders, files in os.walk(root, onerror=_stop, followlinks=True):
         here = Path(folder)
+        # Nobody but root may read what a file system keeps at the top of a disk.
+        kept = (name for name in folders if not name.startswith(".") and name != "lost+found")
         # A link to a folder above would never end.
-        kept = (name for name in folders if not name.startswith("."))
         inner = [(name, (here / name).resolve()) for name in kept]
         inner = [(name, at) for name, at in inner if str(at) not in seen and at != left_out]
         for _, at in inner:
