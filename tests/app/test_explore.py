@@ -161,7 +161,7 @@ def test_uploads(browser: "Browser", url: str, tmp_path: Path) -> None:
         page.locator(OBJECTS).wait_for()
         upload = page.locator("input[type=file]").first
         for bad, words in (
-            (note, "note.png cannot be used: it is not a PNG, JPEG, WebP or BMP image"),
+            (note, "note.png cannot be used: it is not a PNG, JPEG, WebP, BMP, TIFF or GIF"),
             (wide, "5,000 x 4,000 pixels, expected at most 16,000,000"),
             (heavy, "heavy.png cannot be used: it has 10.0 MB, expected at most 10 MB"),
         ):

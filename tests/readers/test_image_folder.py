@@ -15,7 +15,7 @@ from PIL import Image
 
 from slotmesh.readers import BadRecord, ImageReader, open_reader
 from slotmesh.readers.listing import split_names
-from slotmesh.readers.photos import load_codes, load_photo, photo_size, to_labels, to_rgb
+from slotmesh.readers.photos import KINDS, load_codes, load_photo, photo_size, to_labels, to_rgb
 
 from ._folders import blobs, fill, header_of, pixels
 
@@ -44,6 +44,48 @@ def test_all_formats_nested_and_sorted(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(reader))
     assert torch.equal(again.sample([2]).image, found.image[2:3])
     assert len(open_reader("images", tmp_path, split=range(1, 4), size=8)) == 3
+
+
+def test_tiff_and_gif(tmp_path: Path) -> None:
+    first, second = Image.fromarray(pixels(0)), Image.fromarray(pixels(1))
+    first.save(tmp_path / "a.tif", compression="tiff_lzw")
+    first.save(tmp_path / "b.TIFF", save_all=True, append_images=[second])
+    palette = first.quantize(64)
+    palette.save(tmp_path / "c.gif", save_all=True, append_images=[second.quantize(64)])
+    reader = ImageReader(tmp_path, "all", size=20)
+    assert reader.names == ["a.tif", "b.TIFF", "c.gif"]
+    for name in ("a.tif", "b.TIFF"):
+        assert (load_photo(tmp_path / name) == pixels(0)).all(), name
+    # Of an animation, the first frame.
+    assert (load_photo(tmp_path / "c.gif") == np.asarray(palette.convert("RGB"))).all()
+    assert reader.sample(range(3)).image.shape == (3, 3, 20, 20)
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+def test_a_tiff_of_a_camera_is_as_bright_as_its_bits(tmp_path: Path, bits: int) -> None:
+    """Cameras write 12 bits into 16: divided by those of the file, the image would be black."""
+    gray = pixels()[..., 0].copy()
+    gray[0, 0] = 255
+    values = np.round(gray * ((2**bits - 1) / 255))
+    for dtype, ends in ((np.uint16, ("<", ">")), (np.float32, ("<",))):
+        for end in ends:
+            image = Image.fromarray(values.astype(np.dtype(dtype).newbyteorder(end)))
+            image.save(tmp_path / "x.tif")
+            assert (load_photo(tmp_path / "x.tif") == gray[..., None]).all(), (dtype, end)
+            with Image.open(tmp_path / "x.tif") as opened:
+                assert (np.asarray(to_rgb(opened)) == gray[..., None]).all()
+    if bits > 8:
+        # A PNG says how many bits it has.
+        Image.fromarray(values.astype(np.uint16)).save(tmp_path / "x.png")
+        assert (load_photo(tmp_path / "x.png") == np.round(values / 257)[..., None]).all()
+
+
+def test_odd_values_in_a_tiff(tmp_path: Path) -> None:
+    values = np.array([[0.0, 1.0], [np.nan, np.inf]], np.float32)
+    Image.fromarray(values).save(tmp_path / "x.tif")
+    assert load_photo(tmp_path / "x.tif")[..., 0].tolist() == [[0, 255], [0, 255]]
+    Image.fromarray(np.array([[-5, 0], [2**30, 2**31 - 1]], np.int32)).save(tmp_path / "x.tif")
+    assert load_photo(tmp_path / "x.tif")[..., 0].tolist() == [[0, 0], [64, 127]]
 
 
 def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
@@ -113,13 +155,14 @@ def test_kinds_of_pixels(tmp_path: Path) -> None:
     assert (load_photo(tmp_path / "la.png")[10:] == 255).all()
 
 
-def test_exif_turns_an_image(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["x.png", "x.tif"])
+def test_exif_turns_an_image(tmp_path: Path, name: str) -> None:
     image = Image.fromarray(pixels(height=10, width=20))
     exif = Image.Exif()
     exif[0x0112] = 6  # turn it clockwise
-    image.save(tmp_path / "x.png", exif=exif)
-    assert photo_size(tmp_path / "x.png") == (20, 10)
-    assert (load_photo(tmp_path / "x.png") == np.rot90(pixels(height=10, width=20), -1)).all()
+    image.save(tmp_path / name, exif=exif)
+    assert photo_size(tmp_path / name) == (20, 10)
+    assert (load_photo(tmp_path / name) == np.rot90(pixels(height=10, width=20), -1)).all()
 
 
 def test_crop_and_squeeze(tmp_path: Path) -> None:
@@ -152,14 +195,17 @@ def cut(kind: str) -> bytes:
 
 BAD = {
     "empty.png": (b"", "it is empty"),
-    "text.jpg": (b"just some words\n", "it is not a PNG, JPEG, WebP or BMP image, or damaged"),
-    "gif.png": (b"GIF89a" + b"\0" * 40, "it is not a PNG, JPEG, WebP or BMP image"),
+    "text.jpg": (b"just some words\n", f"it is not a {KINDS} image, or damaged"),
+    "psd.png": (b"8BPS" + b"\0" * 40, f"it is not a {KINDS} image"),
+    "other.tif": (b"II*\0" + b"\0" * 40, "a kind of TIFF that cannot be read, or damaged. Save"),
     "huge.png": (header_of(30_000, 30_000), r"more than 67,108,864 pixels. Shrink it"),
     "large.png": (header_of(9000, 9000), r"has 9,000 x 9,000 pixels, expected at most 67,108,864"),
     "cut.png": (cut("PNG"), "or damaged"),
     "cut.jpg": (cut("JPEG"), "or damaged"),
     "cut.webp": (cut("WEBP"), "or damaged"),
     "cut.bmp": (cut("BMP"), "or damaged"),
+    "cut.gif": (cut("GIF"), "or damaged"),
+    "cut.tif": (cut("TIFF"), "or damaged"),
 }
 
 
@@ -174,7 +220,7 @@ def test_bad_files_are_named_in_one_line(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
     # No object in memory is named, and an image that is only too large is not called damaged.
     assert "0x" not in str(caught.value)
-    assert ("damaged" in str(caught.value)) == ("damaged" in message or name == "gif.png")
+    assert ("damaged" in str(caught.value)) == ("damaged" in message or name == "psd.png")
 
 
 def test_masks_of_every_coding(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_masks_of_a_clip(tmp_path: Path) -> None:
 
 def test_what_is_no_video(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    with pytest.raises(ValueError, match="mp4 clips or folders of images: it has 1 other files"):
+    with pytest.raises(ValueError, match="mp4 clips or folders of images: it has 1 other file,"):
         VideoReader(tmp_path)
     frames(tmp_path / "x", 4)
     for options, message in (

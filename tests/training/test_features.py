@@ -174,7 +174,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, vit: Path) -> Non
         ),
         (
             ("--data.root", "texts", "--model.backbone", "VIT"),
-            "texts has no PNG, JPEG, WebP or BMP",
+            "texts has no PNG, JPEG, WebP, BMP, TIFF or GIF",
         ),
         (
             ("--data.root", "photos", "--model.backbone", "VIT", "--data.size", "20"),

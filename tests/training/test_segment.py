@@ -13,6 +13,7 @@ from PIL import Image
 from slotmesh.models import ObjectDiscovery, Segmentation, VideoObjectDiscovery
 from slotmesh.models.segmentation import read_image
 from slotmesh.nn import Softmax
+from slotmesh.readers.photos import KINDS
 from slotmesh.training import weights
 from slotmesh.training.export import ExportModel, run_export_model
 from slotmesh.training.runs import open_run
@@ -289,7 +290,7 @@ def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[s
     assert "no.png does not exist, expected an image" in problem(trained, "no.png")
     Path("text").mkdir()
     Path("text/a.txt").write_text("")
-    assert "text has no PNG, JPEG, WebP or BMP images: it has 1 other" in problem(trained, "text")
+    assert f"text has no {KINDS} images: it has 1 other" in problem(trained, "text")
     Path("huge.png").write_bytes(header_of(30_000, 30_000))
     Path("words.png").write_text("words")
     assert "None of the 2 images can be read" in problem(trained, "huge.png", "words.png")

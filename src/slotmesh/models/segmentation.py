@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -196,7 +196,7 @@ def read_image(op: str, image: object) -> Tensor:
     if isinstance(image, str | Path):
         return _first(photos.load_photo(Path(image)))
     if isinstance(image, Image.Image):
-        return _first(np.asarray(photos.to_rgb(ImageOps.exif_transpose(image))))
+        return _first(np.asarray(photos.to_rgb(image)))
     if isinstance(image, np.ndarray):
         pixels = torch.from_numpy(np.array(image))
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels

@@ -19,7 +19,7 @@ NOT_PNG = "it is in the folder of masks, expected PNG: other formats can change 
 
 
 class ImageReader(Reader):
-    """A folder of PNG, JPEG, WebP or BMP images, nested folders included.
+    """A folder of PNG, JPEG, WebP, BMP, TIFF or GIF images, nested folders included.
 
     Images are sorted by name; other files and hidden folders are ignored. They are turned as their
     EXIF orientation says, transparent pixels are laid over white, and gray, palette, CMYK and

@@ -34,6 +34,8 @@ def describe(root: Path, skip: Path | None = None) -> str:
     names = list(_walk(root, skip))
     if not names:
         return "it is empty"
+    if len(names) == 1:
+        return one_line(f"it has 1 other file, {names[0]}")
     return one_line(f"it has {len(names)} other files, such as {min(names)}")
 
 

@@ -10,20 +10,24 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 from slotmesh.readers import _images, _untrusted
 from slotmesh.readers._images import Pixels
 from slotmesh.readers.errors import BadRecord
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
-KINDS = "PNG, JPEG, WebP or BMP"
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
+KINDS = "PNG, JPEG, WebP, BMP, TIFF or GIF"
 MOST_OBJECTS = 255
 """In an image; masks have one byte per pixel."""
 
 _MOST_BYTES = 1 << 28
 _MOST_PIXELS = 1 << 26
 _ORIENTATION = 0x0112
+_WIDTH, _HEIGHT = 256, 257
+# Bits per value of cameras, whose TIFF files have room for more.
+_DEPTHS = (8, 10, 12, 14, 16, 32)
 # Pillow reports damage by any of these.
 _DAMAGE = (OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, struct.error)
 # Filters of warnings belong to the process, not to the thread.
@@ -34,10 +38,10 @@ def load_photo(path: Path, least: int | None = None) -> Pixels:
     """Load an image as RGB, the way it is shown: uint8 ``(H, W, 3)``.
 
     It is turned as its EXIF orientation says; transparent pixels are laid over white; gray,
-    palette, CMYK and 16-bit images are converted. Of an animation it is the first frame.
+    palette, CMYK and 16-bit images are converted. Of several frames or pages it is the first.
 
     Args:
-        path: A PNG, JPEG, WebP or BMP file.
+        path: A PNG, JPEG, WebP, BMP, TIFF or GIF file.
         least: A JPEG may be decoded at a smaller scale whose sides still have this many pixels,
             which is several times faster; None for the full one.
 
@@ -54,7 +58,7 @@ def load_photo(path: Path, least: int | None = None) -> Pixels:
             if least is not None:
                 image.draft(None, (least, least))
             image.load()
-            return np.asarray(to_rgb(ImageOps.exif_transpose(image)))
+            return np.asarray(to_rgb(image))
     except _DAMAGE as error:
         raise BadRecord(path, None, _reason(_what(data), error)) from error
 
@@ -70,12 +74,17 @@ def photo_size(path: Path, most: int = _MOST_PIXELS) -> tuple[int, int]:
             _untrusted.open_file(path, most=_MOST_BYTES) as file,
             _opened(file, FORMATS, most) as image,
         ):
+            width, height = image.size
+            if isinstance(image, TiffImageFile):
+                # Some versions of Pillow turn the size of these, others only the pixels.
+                width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
             turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
-            return (image.width, image.height) if turned else (image.height, image.width)
+            return (width, height) if turned else (height, width)
     except BadRecord:
         raise
     except _DAMAGE as error:
-        what = f"it is not a {KINDS} image, or damaged"
+        with _untrusted.open_file(path) as file:
+            what = _what(file.read(4))
         raise BadRecord(path, None, _reason(what, error)) from error
 
 
@@ -140,6 +149,8 @@ def to_square(pixels: Pixels, side: int, *, crop: bool) -> Pixels:
 def _opened(file: IO[bytes], formats: tuple[str, ...], most: int = _MOST_PIXELS) -> Image.Image:
     """Read the header of an image, and refuse one whose pixels would fill the memory."""
     with _HEADERS, warnings.catch_warnings():
+        # Damage to a TIFF file is an exception or harmless; either way it needs no warning.
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             image = Image.open(file, formats=formats)
@@ -164,22 +175,36 @@ def _reason(what: str, error: Exception) -> str:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image of any mode; transparent pixels are laid over white."""
+    """Convert an image of any mode, turned as its EXIF orientation says.
+
+    Transparent pixels are laid over white. Of numbers with more than 8 bits, 0 is black; white is
+    65535, or in a TIFF file the largest number of 8, 10, 12, 14 or 16 bits, the fewest that hold
+    all of its pixels.
+    """
+    camera = image.format == "TIFF"
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image).astype(np.float64)
-        most = values.max(initial=0.0)
-        if image.mode == "F":
-            # From 0 to 1, as in arrays, or to 255.
-            values = values * 255.0 if most <= 1 else values
-        elif image.mode != "I" or most > 255:
-            # 16 bits, as in PNG. Numbers of 32 bits may be pixels from 0 to 255.
-            values = values / 257.0
-        return Image.fromarray(values.round().clip(0, 255).astype(np.uint8)).convert("RGB")
+        most = values.max(initial=0.0, where=np.isfinite(values))
+        values = values * 255.0 / _white(image.mode, most, camera=camera)
+        values = np.nan_to_num(values.round().clip(0, 255))
+        return Image.fromarray(values.astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, image).convert("RGB")
     return image.convert("RGB")
+
+
+def _white(mode: str, most: float, *, camera: bool) -> float:
+    """The number that is white in an image of numbers up to ``most``."""
+    if mode == "F" and most <= 1:
+        # As in arrays.
+        return 1.0
+    if camera:
+        return next((2.0**bits - 1 for bits in _DEPTHS if most < 2**bits), most)
+    # Numbers of 32 bits may be pixels from 0 to 255.
+    return 255.0 if mode == "F" or (mode == "I" and most <= 255) else 65535.0
 
 
 def _load_npy(path: Path) -> NDArray[np.int64]:
@@ -200,4 +225,9 @@ def _load_npy(path: Path) -> NDArray[np.int64]:
 
 
 def _what(data: bytes) -> str:
-    return "it is empty" if not data else f"it is not a {KINDS} image, or damaged"
+    """What is wrong with a file that begins with these bytes."""
+    if not data:
+        return "it is empty"
+    if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        return "it is a kind of TIFF that cannot be read, or damaged. Save it as PNG"
+    return f"it is not a {KINDS} image, or damaged"

@@ -46,8 +46,8 @@ class Segment:
     images: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="IMAGE [IMAGE ...]")
     ]
-    """PNG, JPEG, WebP or BMP files, or folders of them; for a video model, the frames of one video
-    in order, or mp4 clips."""
+    """PNG, JPEG, WebP, BMP, TIFF or GIF files, or folders of them; for a video model, the frames of
+    one video in order, or mp4 clips."""
     out: Path = Path("segments")
     """Folder to write to: NAME-mask.png, NAME-overlay.png and NAME.npz per image, and sheet.png."""
     seed: int = 0
