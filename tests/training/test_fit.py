@@ -70,7 +70,7 @@ def test_a_folder_and_a_list_of_paths(tmp_path: Path) -> None:
 def test_a_run_that_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = slotmesh.fit(TENSOR, **QUICK | {"progress": True}, out=tmp_path / "run", seed=1)
     said = capsys.readouterr().out.replace("\n", "")
-    assert f"Next: slotmesh evaluate {tmp_path / 'run'}" in said
+    assert f"Next: slotmesh segment {tmp_path / 'run'} {tmp_path / 'run-images'}" in said
     run = open_run(tmp_path / "run")
     assert (run.settings.seed, run.settings.model.n_slots) == (1, 3)
     again = run.load_model().state_dict()
@@ -84,7 +84,7 @@ def test_progress_does_not_speak_of_a_temporary_folder(capsys: pytest.CaptureFix
     slotmesh.fit(TENSOR, **QUICK | {"progress": True})
     said = capsys.readouterr().out
     assert "step 2/2" in said
-    assert "slotmesh evaluate" not in said
+    assert "Next: slotmesh" not in said
     assert "tmp" not in said
 
 

@@ -40,13 +40,18 @@ def test_from_a_folder_to_a_report(
     monkeypatch.chdir(tmp_path)
     root = fill(Path("holiday"), masks=masks)
     (root / "notes.txt").write_text("ignored")
+    (root / "from-a-phone.HEIC").write_bytes(b"cannot be read")
+    n = {split: len(ImageReader(root, split)) for split in ("train", "val")}
     bad = root / ImageReader(root).names[0]
     bad.write_bytes(bad.read_bytes()[:-40])
     assert run("train", "images", "--data.root", root, *TINY, *SMALL) == 0
     said = capsys.readouterr()
     assert re.search(rf"^Skipped 1 of \d+ images for train: {bad}: it is not a .*\.$", said.err)
     folder = Path("runs/images/holiday-SA-MESH-quick-0")
-    assert str(folder) in said.out
+    assert f"Training on {n['train'] - 1} images, validating on {n['val']}." in said.out
+    assert "Left out: 1 file (.heic), which would have to be PNG" in " ".join(said.out.split())
+    look = f"evaluate {folder}" if masks else f"segment {folder} {root}"
+    assert said.out.endswith(f"Trained: {folder}. Next: slotmesh {look}\n")
     assert ("fg_ari" in said.out) is masks
     assert run("evaluate", folder, "--device", "cpu") == 0
     found = json.loads((folder / "evaluation.json").read_text())
@@ -220,7 +225,7 @@ def test_bad_folders_end_in_one_line(
     assert "has no mp4 clips" in problem(capsys, "--data.root", "empty", task="video")
     Path("text").mkdir()
     Path("text/readme.txt").write_text("words")
-    assert "1 other files, such as readme.txt" in problem(capsys, "--data.root", "text")
+    assert "it has 1 other file, readme.txt" in problem(capsys, "--data.root", "text")
     with h5py.File("wide.h5", "w") as file:
         file["images"] = np.zeros((20, 3, 8, 12), np.uint8)
     said = problem(capsys, "--data.root", "wide.h5")

@@ -13,7 +13,7 @@ from PIL import Image
 from slotmesh.models import ObjectDiscovery, Segmentation, VideoObjectDiscovery
 from slotmesh.models.segmentation import read_image
 from slotmesh.nn import Softmax
-from slotmesh.readers.photos import KINDS
+from slotmesh.readers.photos import KINDS, photo_size
 from slotmesh.training import weights
 from slotmesh.training.export import ExportModel, run_export_model
 from slotmesh.training.runs import open_run
@@ -192,6 +192,21 @@ def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("segment", "export", root / "000.png", "--out", "other", *words) == 0
     with np.load("other/000.npz") as found:
         assert found["masks"].shape == (3, 20, 20)
+
+
+def test_a_sheet_ends_somewhere(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = fill(Path("photos"), 42)
+    heights: list[int] = []
+    for n in (40, 41):
+        (root / f"{n:03d}.png").write_bytes(b"broken")
+        assert run("segment", trained, root, "--device", "cpu", "--out", f"{n}") == 0
+        (root / f"{n:03d}.png").unlink()
+        said = " ".join(capsys.readouterr().out.split())
+        assert len([*Path(f"{n}").glob("*-mask.png")]) == 81 - n
+        first = ", with the first 40" if n == 40 else ""
+        assert said.endswith(f"Segmented {81 - n} images, skipped 1. Written: {n}/sheet.png{first}")
+        heights.append(photo_size(Path(f"{n}/sheet.png"))[0])
+    assert heights[0] == heights[1]
 
 
 def test_every_image_has_files_of_its_own(trained: Path) -> None:

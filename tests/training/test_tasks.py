@@ -80,12 +80,12 @@ def test_a_run_says_that_its_world_is_easy() -> None:
         "Scenes are from the easy version of the world, with a few large objects in clear colours. "
         "For the paper's scenes, train with "
     )
-    said = small("clevr-properties", "SA", "quick").about_world()
+    said = small("clevr-properties", "SA", "quick").about_data()
     assert said == f"{words}--data.no-easy --model.n-slots 10."
-    same = small("multi-dsprites", "SA", "quick", model__n_slots=6).about_world()
+    same = small("multi-dsprites", "SA", "quick", model__n_slots=6).about_data()
     assert same == f"{words}--data.no-easy."
     for task, name in (("random-objects", "quick"), ("clevrtex", "paper")):
-        assert small(task, "SA", name).about_world() is None
+        assert small(task, "SA", name).about_data() is None
 
 
 @pytest.mark.parametrize("task", ["clevr-properties", "multi-dsprites", "clevrtex", "clevrer-s"])

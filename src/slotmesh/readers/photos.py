@@ -17,6 +17,8 @@ from slotmesh.readers._images import Pixels
 from slotmesh.readers.errors import BadRecord
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+OTHER_ENDINGS = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".nef", ".arw", ".svg")
+"""Of images that are not read."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 KINDS = "PNG, JPEG, WebP, BMP, TIFF or GIF"
 MOST_OBJECTS = 255

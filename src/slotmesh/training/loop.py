@@ -76,10 +76,9 @@ def run_train(settings: Settings, console: Console | None = None) -> Run:
     finally:
         lock.release()
     if fabric.is_global_zero:
-        folder = str(settings.folder)
         console.print(
-            f"Trained: [bold]{escape(folder)}[/bold]. Next: slotmesh evaluate "
-            f"{escape(shlex.quote(folder))}",
+            f"Trained: [bold]{escape(str(settings.folder))}[/bold]. Next: "
+            f"{escape(shlex.join(made.next_command()))}",
             soft_wrap=True,
             highlight=False,
         )
@@ -90,7 +89,7 @@ def _fit(
     fabric: "Fabric", made: Experiment, start: Path | None, lock: Lock, console: Console
 ) -> None:
     settings, first = made.settings, fabric.is_global_zero
-    if first and (said := made.about_world()):
+    if first and (said := made.about_data()):
         console.print(said, highlight=False)
     training = Training(made, fabric)
     if start is not None:

@@ -38,7 +38,7 @@ _GAP = 8
 
 @dataclass(frozen=True)
 class Segment:
-    """Find objects in your images: masks, overlays, slots, and a sheet of all of them."""
+    """Find objects in your images: masks, overlays, slots, and a sheet to look at."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """A run, a checkpoint, an export, or the name of weights that come with slotmesh, such as
@@ -49,7 +49,8 @@ class Segment:
     """PNG, JPEG, WebP, BMP, TIFF or GIF files, or folders of them; for a video model, the frames of
     one video in order, or mp4 clips."""
     out: Path = Path("segments")
-    """Folder to write to: NAME-mask.png, NAME-overlay.png and NAME.npz per image, and sheet.png."""
+    """Folder to write to: NAME-mask.png, NAME-overlay.png and NAME.npz per image, and sheet.png,
+    which shows the first 40."""
     seed: int = 0
     """Seed of the initial slots."""
     n_slots: int | None = None
@@ -111,7 +112,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         )
     works = _works(paths, names, video=video)
     make_folder(settings.out)
-    found: list[tuple[str, Segmentation]] = []
+    shown: list[tuple[str, Segmentation]] = []
     bad: list[BadRecord] = []
     with Count(console, "segmenting", len(works)) as count:
         for work in works:
@@ -127,21 +128,22 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
                 said = f"Of {work.paths[0]}, the first {_MOST_FRAMES} frames are taken."
                 console.print(escape(said), highlight=False, soft_wrap=True)
             _write(settings.out, work.name, one, names=frames, size=size)
-            if len(found) < _MOST_ROWS:
-                found.append((work.paths[0].name, one))
+            if len(shown) < _MOST_ROWS:
+                shown.append((work.paths[0].name, one))
     what = "image" if clip is None else "video"
-    if not found:
+    if not shown:
         raise ValueError(
             f"The {what} cannot be read."
             if len(works) == 1
             else f"None of the {len(works)} {what}s can be read."
         )
     sheet = settings.out / "sheet.png"
-    write_whole(sheet, _png(_sheet(found)))
+    write_whole(sheet, _png(_sheet(shown)))
     n = len(paths if clip is None else works) - len(bad)
     said = f"{n} {what}{'' if n == 1 else 's'}" + (f", skipped {len(bad)}" if bad else "")
+    cut = f", with the first {len(shown)}" if len(shown) < len(works) - len(bad) else ""
     console.print(
-        f"Segmented {said}. Written: [bold]{escape(str(sheet))}[/bold]",
+        f"Segmented {said}. Written: [bold]{escape(str(sheet))}[/bold]{cut}",
         highlight=False,
         soft_wrap=True,
     )

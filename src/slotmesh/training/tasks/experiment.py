@@ -91,8 +91,8 @@ class Experiment(ABC):
         """
         return start
 
-    def about_world(self) -> str | None:
-        """A message for runs on the easy version of a world; None for other data."""
+    def about_data(self) -> str | None:
+        """A message about the data for those who train on them; None if there is nothing to say."""
         settings: Any = self.settings
         if not getattr(settings.data, "easy", False):
             return None
@@ -103,6 +103,10 @@ class Experiment(ABC):
             "colours. For the paper's scenes, train with --data.no-easy"
             f"{f' --model.n-slots {paper.model.n_slots}' if more else ''}."
         )
+
+    def next_command(self) -> tuple[str, ...]:
+        """What to type after training."""
+        return ("slotmesh", "evaluate", str(self.settings.folder))
 
     def check_data(self) -> None:  # noqa: B027 (most have nothing to check)
         """Raise a ValueError, before anything is written, if the data cannot be trained on."""

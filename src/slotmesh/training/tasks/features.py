@@ -244,6 +244,16 @@ class Features(FolderTask, Experiment):
         """Whether there is anything to compare slots with."""
         return self.settings.data.world is not None or super().has_masks
 
+    def about_data(self) -> str | None:
+        """As for any folder; nothing about a world."""
+        return None if self.settings.data.world is not None else super().about_data()
+
+    def _sizes(self) -> tuple[int, int]:
+        # Before features are computed: what cannot be read is named later.
+        data = self.settings.data
+        n_train, n_val = (len(self.reader(split)) for split in ("train", "val"))
+        return min(n_train, data.train_size or n_train), min(n_val, data.val_size)
+
     def check_data(self) -> None:
         """Load the backbone; look for the images."""
         data = self.settings.data

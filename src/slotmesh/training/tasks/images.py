@@ -12,6 +12,7 @@ from rich.console import Console
 from slotmesh.files import slug
 from slotmesh.readers import BadRecord, HDF5Reader, ImageReader, VideoReader, clips, photos
 from slotmesh.readers.images import Square, chosen, find_images, find_masks
+from slotmesh.readers.listing import find_files
 from slotmesh.readers.videos import find_videos
 from slotmesh.training.settings import Data, Optim, Settings, at_least
 from slotmesh.training.tasks.discovery import Discovery, DiscoverySettings, with_lr
@@ -172,6 +173,37 @@ class FolderTask:
         if _is_file(data.root):
             return HDF5Reader(data.root, "all").has_masks
         return data.root is not None and (data.root / "masks").is_dir()
+
+    def about_data(self) -> str | None:
+        """How much there is to train on, and which files are of no use."""
+        data: FolderData = self.settings.data
+        n_train, n_val = (f"{n:,}" for n in self._sizes())
+        frames = getattr(data, "n_frames", None)
+        what = "images" if frames is None else f"samples of {frames} frames"
+        said = f"Training on {n_train} {what}, validating on {n_val}."
+        other: list[str] = []
+        if data.root is not None and data.root.is_dir():
+            masks = _masks(data.root, data.masks)
+            other = find_files(data.root, photos.OTHER_ENDINGS, skip=masks)
+        if other:
+            kinds = ", ".join(sorted({Path(name).suffix.lower() for name in other}))
+            said += (
+                f" Left out: {len(other):,} {'file' if len(other) == 1 else 'files'} ({kinds}), "
+                "which would have to be PNG or JPEG."
+            )
+        return said
+
+    def _sizes(self) -> tuple[int, int]:
+        """The number of samples for training and for validation."""
+        cpu = torch.device("cpu")
+        return len(self.source("train", cpu)[0]), len(self.source("val", cpu)[0])
+
+    def next_command(self) -> tuple[str, ...]:
+        """Without masks there is little to evaluate, but much to look at."""
+        root, folder = self.settings.data.root, str(self.settings.folder)
+        if self.has_masks or not root.is_dir():
+            return ("slotmesh", "evaluate", folder)
+        return ("slotmesh", "segment", folder, str(root))
 
     def check_data(self) -> None:
         """Read the images for training and validation; look for those of the test."""
