@@ -195,8 +195,9 @@ class FolderTask:
 
     def _sizes(self) -> tuple[int, int]:
         """The number of samples for training and for validation."""
-        cpu = torch.device("cpu")
-        return len(self.source("train", cpu)[0]), len(self.source("val", cpu)[0])
+        for split in ("train", "val"):
+            self.source(split, torch.device("cpu"))
+        return len(self._opened["train"]), len(self._opened["val"])
 
     def next_command(self) -> tuple[str, ...]:
         """Without masks there is little to evaluate, but much to look at."""
