@@ -163,7 +163,7 @@ def test_uploads(browser: "Browser", url: str, tmp_path: Path) -> None:
         for bad, words in (
             (note, "note.png cannot be used: it is not a PNG, JPEG, WebP, BMP, TIFF or GIF"),
             (wide, "5,000 x 4,000 pixels, expected at most 16,000,000"),
-            (heavy, "heavy.png cannot be used: it has 10.0 MB, expected at most 10 MB"),
+            (heavy, "heavy.png cannot be used: it has 10.1 MB, expected at most 10 MB"),
         ):
             upload.set_input_files(bad)
             page.get_by_role("alert").get_by_text(words).wait_for()

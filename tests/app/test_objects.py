@@ -93,7 +93,7 @@ def test_uploads(tmp_path: Path) -> None:
 
 def test_bad_uploads(tmp_path: Path) -> None:
     bad = {"empty.png": b"", "text.jpg": b"no image", "large.bmp": bytes(MOST_BYTES + 1)}
-    reasons = {"empty.png": "empty|not a PNG", "text.jpg": "not a PNG", "large.bmp": "10.0 MB"}
+    reasons = {"empty.png": "empty|not a PNG", "text.jpg": "not a PNG", "large.bmp": "10.1 MB"}
     for name, data in bad.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=f"^{name} cannot be used: .*({reasons[name]})"):

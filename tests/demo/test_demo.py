@@ -114,7 +114,7 @@ def test_without_weights_it_says_how_to_get_them(
     page = run_demo(Demo(tmp_path, steps=2), Console(file=screen, width=80))
     for said in (screen.getvalue(), page.read_text(encoding="utf-8")):
         assert "python -m paper table3" in " ".join(said.split())
-    told = screen.getvalue().partition("There are no")[2].partition("Page:")[0].splitlines()
+    told = screen.getvalue().partition("There are no")[2].partition("Written:")[0].splitlines()
     assert len(told) > 1
     assert max(map(len, told)) <= 80
     assert "Objects found" not in screen.getvalue()

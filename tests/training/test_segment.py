@@ -321,6 +321,27 @@ def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[s
     assert "saved has weights, but no settings.json" in problem("saved", root)
 
 
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("segment", "MODEL IMAGE [IMAGE ...]"),
+        ("report", "RUN [RUN ...]"),
+        ("score", "PRED TRUTH"),
+        ("evaluate", "RUN"),
+        ("export", "RUN"),
+    ],
+)
+def test_the_help_names_what_a_command_takes(
+    command: str, names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, "--help") == 0
+    said = capsys.readouterr().out
+    assert f" {names}" in said.partition("\n\n")[0]
+    assert "(default: )" not in said
+    assert run(command) == 2
+    assert names.split()[0] in capsys.readouterr().err
+
+
 def test_the_help_has_names_for_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("segment", "--help") == 0
     assert "usage: slotmesh segment [-h] [OPTIONS] MODEL " in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -101,8 +102,9 @@ def load_upload(path: Path | str) -> ShownImage:
     n_bytes = path.stat().st_size
     if n_bytes > MOST_BYTES:
         raise ValueError(
-            f"{path.name} cannot be used: it has {n_bytes / 1e6:.1f} MB, expected at most "
-            f"{MOST_BYTES / 1e6:.0f} MB. Shrink it."
+            # Rounded up: 10.0 MB would seem to be within the limit.
+            f"{path.name} cannot be used: it has {math.ceil(n_bytes / 1e5) / 10} MB, expected at "
+            f"most {MOST_BYTES / 1e6:.0f} MB. Shrink it."
         )
     try:
         photos.photo_size(path, MOST_PIXELS)

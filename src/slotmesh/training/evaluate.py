@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -36,7 +36,7 @@ _BLIND = 256
 class Evaluate:
     """Evaluate a trained model on test samples: a table, JSON, and a CSV file by sample."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder of a run or of an export, a checkpoint, or the name of weights that come with
     slotmesh, such as multi-dsprites-sa-mesh."""
     n: int | None = None

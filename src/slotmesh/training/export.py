@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -19,7 +19,7 @@ from slotmesh.training.settings import Settings, plain
 class ExportModel:
     """Export a trained model as safetensors and JSON, for from_pretrained."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder of a run, or a checkpoint."""
     out: Path
     """Folder to write to: a new or empty one, or an earlier export."""

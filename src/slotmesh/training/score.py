@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -34,11 +34,11 @@ _MOST_LABELS = 1024
 class Score:
     """Compare two folders of masks: FG-ARI, ARI, mBO, mIoU and FG-mIoU."""
 
-    pred: tyro.conf.Positional[Path]
+    pred: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="PRED")]
     """Folder of predicted masks, PNG (indexed, gray or coloured) or .npy; every value or colour is
     a segment. It may be the output of `slotmesh segment`: pixels that the model did not see are
     ignored."""
-    truth: tyro.conf.Positional[Path]
+    truth: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="TRUTH")]
     """Folder of true masks with the same names; 0 or black is the background."""
     void: int | None = None
     """Value in the true masks of pixels to ignore, such as 255 in PASCAL VOC; for coloured masks,

@@ -44,7 +44,8 @@ class Segment:
     """A run, a checkpoint, an export, or the name of weights that come with slotmesh, such as
     multi-dsprites-sa-mesh."""
     images: Annotated[
-        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="IMAGE [IMAGE ...]")
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="IMAGE [IMAGE ...]", help_behavior_hint="(required)"),
     ]
     """PNG, JPEG, WebP, BMP, TIFF or GIF files, or folders of them; for a video model, the frames of
     one video in order, or mp4 clips."""

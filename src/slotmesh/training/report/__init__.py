@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import tyro
@@ -26,7 +27,10 @@ from slotmesh.training.tasks import TASKS
 class Report:
     """Write an HTML report on runs: results, curves, attention and masks."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
+    ]
     """Folders of runs, or checkpoints. Runs that have not been evaluated are evaluated for the
     report; nothing else is written."""
     out: Path = Path("report.html")
@@ -76,7 +80,7 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     html = render_runs(_lead(found, tasks, left_out), sections, shlex.join(command), versions)
     write_whole(settings.out, html)
     where = escape(str(settings.out))
-    console.print(f"Page: [bold]{where}[/bold] (open it in a browser)", soft_wrap=True)
+    console.print(f"Written: [bold]{where}[/bold] (open it in a browser)", soft_wrap=True)
     return settings.out
 
 
