@@ -338,7 +338,7 @@ def test_the_help_names_what_a_command_takes(
     said = capsys.readouterr().out
     assert f" {names}" in said.partition("\n\n")[0]
     assert "(default: )" not in said
-    assert run(command) == 2
+    assert run(command) != 0
     assert names.split()[0] in capsys.readouterr().err
 
 
