@@ -108,6 +108,22 @@ def blocks_of(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fused, "SMALL", 0)
 
 
+def record_moves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count, for each call of the kernel from now on, in how many iterations a slot's u changes."""
+    from slotmesh.ops._triton import launch
+
+    forward = launch.forward
+    found: list[int] = []
+
+    def counted(operands: Any, settings: Any, results: Any) -> None:
+        forward(operands, settings, results)
+        u = results.trace[..., : settings.n_iters, :]
+        found.append(int((u[..., 1:, :] != u[..., :-1, :]).any(-1).sum()))
+
+    monkeypatch.setattr(launch, "forward", counted)
+    return found
+
+
 def same_captured(eager: tuple[Tensor, ...], run: Callable[[], tuple[Tensor, ...]]) -> None:
     """A run gives the same when a CUDA graph of it is replayed."""
     graph = torch.cuda.CUDAGraph()

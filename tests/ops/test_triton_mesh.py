@@ -12,7 +12,7 @@ from slotmesh.ops._kernel_types import Operands
 from slotmesh.ops._operator import transport_op
 from slotmesh.ops.problem import SolverSettings
 
-from ._kernels import blocks_of, both, same_captured
+from ._kernels import blocks_of, both, record_moves, same_captured
 from ._reference import close, masses, randn
 
 MODES = ["detach", "reuse", "fresh"]
@@ -137,6 +137,29 @@ def test_a_slot_far_from_all_inputs(device, mode):
         values=1e-4,
         gradients=1e-3,
     )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_potentials_that_travel_far(device, monkeypatch, mode):
+    """Exponentials are kept from one iteration to the next only while potentials are near."""
+    blocks_of(32, monkeypatch)
+    moves = record_moves(monkeypatch)
+    cost = 30 * randn(2, 5, 70, seed=7, dtype=F32)
+    cost[:, 2] += 150
+    both(
+        mesh,
+        device,
+        {"cost": cost},
+        noise=0.0,
+        n_steps=2,
+        n_iters=5,
+        lr=3.0,
+        potentials=mode,
+        values=1e-4,
+        gradients=1e-3,
+        through=EVERYTHING,
+    )
+    assert moves[0] >= 1
 
 
 @pytest.mark.parametrize(("dtype", "mode"), [(torch.bfloat16, "detach"), (torch.float16, "reuse")])

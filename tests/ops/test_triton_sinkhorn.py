@@ -8,7 +8,7 @@ from slotmesh.ops._kernel_types import Operands
 from slotmesh.ops._operator import transport_op
 from slotmesh.ops.problem import SolverSettings
 
-from ._kernels import blocks_of, both
+from ._kernels import blocks_of, both, record_moves
 from ._reference import close, masses, randn
 
 SIZES = [(1, 1), (1, 7), (3, 1), (3, 63), (5, 105), (11, 130)]
@@ -103,6 +103,30 @@ def test_slots_far_from_all_inputs(device, temperature):
     # Exponents of 1000 leave float32 four digits after the point.
     args = {"cost": cost, "u": torch.tensor([[0.0, 3.0, -torch.inf, 50.0]])}
     both(sinkhorn, device, args, n_iters=4, temperature=temperature, values=1e-4, gradients=1e-3)
+
+
+@pytest.mark.parametrize("columns", [32, None])
+@pytest.mark.parametrize("through", ["plan", "v"])
+def test_potentials_that_travel_far(device, monkeypatch, columns, through):
+    """Exponentials are kept from one iteration to the next only while potentials are near."""
+    if columns is not None:
+        blocks_of(columns, monkeypatch)
+    moves = record_moves(monkeypatch)
+    # Slots bid against each other: each iteration moves their potentials by the same, and further
+    # in one element than in the other. One slot is far from all inputs.
+    ladder = torch.arange(5.0)[:, None] * torch.arange(40.0)
+    cost = torch.stack((20 * ladder, 7 - 30 * ladder))
+    cost[0, 2] += 200
+    args = {"cost": cost, "u": randn(2, 5, seed=17, dtype=F32)}
+    both(sinkhorn, device, args, n_iters=40, through=(through,), values=1e-4, gradients=1e-3)
+    assert moves[0] >= 4
+
+
+def test_near_potentials_keep_their_exponentials(device, monkeypatch):
+    blocks_of(32, monkeypatch)
+    moves = record_moves(monkeypatch)
+    sinkhorn(5 * randn(8, 7, 70, seed=18, dtype=F32).to(device), n_iters=9, backend="triton")
+    assert moves == [0]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -14,13 +14,19 @@ import triton.language as tl
 from slotmesh.ops._triton.tile import (
     LOG2E,
     SMALLEST,
+    any_of,
     block,
     clean,
     columns,
+    costs,
     count_inputs,
     exchange,
+    gibbs,
+    gibbs_block,
+    input_masses,
     kernel_of_any_size,
     my_part,
+    no_block,
     read,
     read_matrix,
     read_slots,
@@ -37,17 +43,23 @@ from slotmesh.ops._triton.tile import (
 
 @triton.jit
 def plan_mean(
-    u, kappa, c, source, there, place, masses, grad_plan, chunks, scale, post, turn,
+    u, kappa, kept, c, source, memory, there, place, masses, grad_plan, chunks, scale, post, turn,
     C: tl.constexpr,
 ):  # fmt: skip
     """Sum over inputs of the plan's gradient times ``e w``: r times its mean in each row."""
-    rows, m, n, start, stop, pitch, edge = place
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
-        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        cols = columns(k, place, C)
+        mass, b = input_masses(cols, place, masses, C)
+        e, kept = gibbs_block(
+            k, chunks > 0, kept, u, c, source, memory, there, scale, place, masses, C
+        )  # fmt: skip
+        s, w = shares(e, kappa, b)
         acc += e * (w[None, :] * incoming(grad_plan, cols, place, C))
-    return exchange(sum_of(acc, 1), post, turn, C.M, C)
+    mean, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
+    # The threads need what others wrote.
+    tl.debug_barrier()
+    return mean, kept, turn
 
 
 @triton.jit
@@ -86,31 +98,40 @@ def input_gradient(e, w, q, cols, grad_v, first, place, C: tl.constexpr):
 
 @triton.jit
 def walk_back(
-    u, kappa, x, weight, offset, log_a_grad, c, source, there, place, masses, record, flows,
-    grad_plan, grad_v, n_iters, chunks, scale, post, turn, SEEDED: tl.constexpr, C: tl.constexpr,
+    u, kappa, x, weight, offset, log_a_grad, stale, kept, c, source, memory, there, place, masses,
+    record, flows, grad_plan, grad_v, n_iters, chunks, scale, post, turn, SEEDED: tl.constexpr,
+    C: tl.constexpr,
 ):  # fmt: skip
     """From the gradients of the last Sinkhorn's results, or of a u, to the first iteration.
 
     With SEEDED the gradients of plan and v enter at the last iteration, else x, that of the u after
-    it. ``flows`` gets the gradient of each u over r, and their sum is added to that of log a.
+    it. ``flows`` gets the gradient of each u over r, and their sum is added to that of log a. The
+    last result is the first iteration whose u is that of the last.
     """
-    rows, m, n, start, stop, pitch, edge = place
     flow = weight * 0.0
     if not SEEDED:
         flow = x * read_slots(record, 3 * n_iters - 1, C)
         write_slots(flows, n_iters, flow, C)
         log_a_grad += x
+    end = u
+    since = n_iters * 0
     for q in range(n_iters - 1):
         t = n_iters - 1 - q
         first = SEEDED and q == 0
         if q > 0:
             u = read_slots(record, t, C)
             kappa = read_slots(record, n_iters + t, C)
+            since = tl.where((since == 0) & any_of(u != end, 0), t + 1, since)
+            stale = since > 0
         inverse = read_slots(record, 2 * n_iters + t - 1, C)
         acc = tl.full((C.M, C.N), 0.0, tl.float32)
         for k in range(chunks):
-            tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-            z, e, s, w, top = shares(tile, scale, u, kappa, b)
+            cols = columns(k, place, C)
+            mass, b = input_masses(cols, place, masses, C)
+            e, kept = gibbs_block(
+                k, stale, kept, u, c, source, memory, there, scale, place, masses, C
+            )  # fmt: skip
+            s, w = shares(e, kappa, b)
             slope = slopes(cols, flow, weight, offset, grad_plan, first, place, C)
             y = input_gradient(e, w, slope, cols, grad_v, first, place, C)
             acc += e * (y / s)[None, :]
@@ -120,36 +141,42 @@ def walk_back(
         log_a_grad += x
         flow = x * inverse
         write_slots(flows, t, flow, C)
+        if stale:
+            tl.debug_barrier()
+    if n_iters > 1:
+        since = tl.where((since == 0) & any_of(read_slots(record, 0, C) != end, 0), 1, since)
     tl.debug_barrier()
-    return log_a_grad, turn
+    return log_a_grad, since, turn
 
 
 @triton.jit
 def assemble(
-    tile, cols, b, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows, n_iters,
-    scale, SEEDED: tl.constexpr, C: tl.constexpr,
+    k, tile, cols, b, u, kappa, weight, offset, grad_plan, grad_v, since, c, source, there, place,
+    masses, record, flows, n_iters, scale, SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the log kernel (M, N) and of log b (N,), from what flows into each u.
 
     Also e of the first iteration and the gradient of its v over s, from which the gradient of the
     first u is computed.
     """
-    rows, m, n, start, stop, pitch, edge = place
     g = tl.full((C.M, C.N), 0.0, tl.float32)
-    e = tl.full((C.M, C.N), 0.0, tl.float32)
     share = tl.full((C.N,), 0.0, tl.float32)
     log_b_grad = tl.full((C.N,), 0.0, tl.float32)
     flow = weight * 0.0
     if not SEEDED:
         flow = read_slots(flows, n_iters, C)
+    z, e, top = gibbs(tile, scale, u)
     for q in range(n_iters):
         t = n_iters - 1 - q
         first = SEEDED and q == 0
         if q > 0:
-            u = read_slots(record, t, C)
             kappa = read_slots(record, n_iters + t, C)
             flow = read_slots(flows, t + 1, C)
-        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        if t < since:
+            # Read once more, so that otherwise no registers hold it.
+            tile = costs(k, c, source, there, place, masses, C)
+            z, e, top = gibbs(tile, scale, read_slots(record, t, C))
+        s, w = shares(e, kappa, b)
         slope = slopes(cols, flow, weight, offset, grad_plan, first, place, C)
         y = input_gradient(e, w, slope, cols, grad_v, first, place, C)
         d = e * (slope * w[None, :] - kappa[:, None] * (y / s)[None, :])
@@ -162,9 +189,9 @@ def assemble(
 
 @triton.jit
 def finish(
-    u, kappa, weight, offset, c, source, there, place, masses, record, flows, grad_plan, grad_v,
-    grad_changed, element, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post, turn,
-    SEEDED: tl.constexpr, C: tl.constexpr,
+    u, kappa, weight, offset, since, c, source, there, place, masses, record, flows, grad_plan,
+    grad_v, grad_changed, element, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post,
+    turn, SEEDED: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of one Sinkhorn; returns those of its first u and the temperature."""
     rows, m, n, start, stop, pitch, edge = place
@@ -174,8 +201,8 @@ def finish(
     for k in range(chunks):
         tile, cols, mass, counted = block(k, c, source, there, place, masses, C)
         g, log_b_grad, e, share = assemble(
-            tile, cols, counted, u, kappa, weight, offset, grad_plan, grad_v, place, record, flows,
-            n_iters, scale, SEEDED, C,
+            k, tile, cols, counted, u, kappa, weight, offset, grad_plan, grad_v, since, c, source,
+            there, place, masses, record, flows, n_iters, scale, SEEDED, C,
         )  # fmt: skip
         if C.keep or C.grad_init:
             acc += e * share[None, :]
@@ -206,7 +233,7 @@ def finish(
 def backward_kernel(
     cost, history, trace, a, b, slot_mask, input_mask, tau,
     grad_plan, grad_u, grad_v, grad_changed,
-    g_cost, g_a, g_b, g_tau, g_init, flows, mail,
+    g_cost, g_a, g_b, g_tau, g_init, flows, memory, mail,
     temperature, m, n, sixteenths, pitch_sixteenths, chunks, batch, n_links, n_iters,
     C: tl.constexpr,
 ):  # fmt: skip
@@ -239,8 +266,10 @@ def backward_kernel(
         wide = element * m * pitch
         source = tl.multiple_of(cost + wide, 16)
     grad_plan += wide
+    memory += wide
     if not C.resident:
         grad_plan = tl.multiple_of(grad_plan, 16)
+        memory = tl.multiple_of(memory, 16)
     grad_v += element * n
     g_b += element * n
 
@@ -254,24 +283,28 @@ def backward_kernel(
 
     grad_mass = tl.full((C.M,), 0.0, tl.float32)
     log_a_grad = tl.full((C.M,), 0.0, tl.float32)
+    stale = n_iters > 0
+    kept = no_block(C)
     if C.grad_plan:
-        grad_mass, turn = plan_mean(
-            u, kappa, c, source, there, place, masses, grad_plan, chunks, scale, post, turn, C
-        )
+        grad_mass, kept, turn = plan_mean(
+            u, kappa, kept, c, source, memory, there, place, masses, grad_plan, chunks, scale, post,
+            turn, C,
+        )  # fmt: skip
+        stale = n_iters < 0
         grad_mass = grad_mass * inverse
     if C.grad_u:
         log_a_grad = tl.load(grad_u + element * m + rows, mask=rows < m, other=0.0)
     weight = mass * inverse
     offset = weight * grad_mass + log_a_grad * inverse
-    log_a_grad, turn = walk_back(
-        u, kappa, weight, weight, offset, log_a_grad, c, source, there, place, masses, record,
-        flows, grad_plan, grad_v, n_iters, chunks, scale, post, turn, True, C,
+    log_a_grad, since, turn = walk_back(
+        u, kappa, weight, weight, offset, log_a_grad, stale, kept, c, source, memory, there, place,
+        masses, record, flows, grad_plan, grad_v, n_iters, chunks, scale, post, turn, True, C,
     )  # fmt: skip
     tau_grad = tl.full((C.M,), 0.0, tl.float32)
     x, tau_grad, turn = finish(
-        u, kappa, weight, offset, c, source, there, place, masses, record, flows, grad_plan, grad_v,
-        grad_changed, element, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale, post,
-        turn, True, C,
+        u, kappa, weight, offset, since, c, source, there, place, masses, record, flows, grad_plan,
+        grad_v, grad_changed, element, g_cost, g_b, tau_grad, n_iters, chunks, temperature, scale,
+        post, turn, True, C,
     )  # fmt: skip
 
     if C.keep:
@@ -285,12 +318,13 @@ def backward_kernel(
                 source = tl.multiple_of(history + back * m * pitch, 16)
             u = read_slots(record, n_iters - 1, C)
             kappa = read_slots(record, 2 * n_iters - 1, C)
-            log_a_grad, turn = walk_back(
-                u, kappa, x, weight, offset, log_a_grad, c, source, there, place, masses, record,
-                flows, grad_plan, grad_v, n_iters, chunks, scale, post, turn, False, C,
+            log_a_grad, since, turn = walk_back(
+                u, kappa, x, weight, offset, log_a_grad, n_links >= 0, kept, c, source, memory,
+                there, place, masses, record, flows, grad_plan, grad_v, n_iters, chunks, scale,
+                post, turn, False, C,
             )  # fmt: skip
             x, tau_grad, turn = finish(
-                u, kappa, weight, offset, c, source, there, place, masses, record, flows,
+                u, kappa, weight, offset, since, c, source, there, place, masses, record, flows,
                 grad_plan, grad_v, grad_changed, element, g_cost, g_b, tau_grad, n_iters, chunks,
                 temperature, scale, post, turn, False, C,
             )  # fmt: skip

@@ -21,13 +21,18 @@ from slotmesh.ops._triton.tile import (
     block,
     clean,
     columns,
+    costs,
     count_inputs,
     exchange,
     exchange_pair,
+    gibbs,
+    gibbs_block,
+    input_masses,
     kernel_of_any_size,
     log_or_zero,
     max_of,
     my_part,
+    no_block,
     read,
     read_matrix,
     read_slots,
@@ -79,24 +84,26 @@ def cold_start(first, c, source, there, place, masses, chunks, scale, post, turn
 
 @triton.jit
 def forth(
-    t, u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks, scale,
-    post, turn, ENTROPY: tl.constexpr, C: tl.constexpr,
+    t, stale, u, kappa, kept, c, source, memory, there, place, masses, slots, record, notes,
+    n_iters, chunks, scale, post, turn, ENTROPY: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """One iteration of Sinkhorn from the state (u, kappa): the next state, and 1/r.
+    """One iteration of Sinkhorn from the state (u, kappa): the next state, 1/r, and if u moved.
 
     With ENTROPY also the row sums of r's summands times their logarithm. Only the last iteration
     has them, so it has code of its own: their block would take registers from all others.
     """
-    rows, m, n, start, stop, pitch, edge = place
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     log_acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
-        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        mass, b = input_masses(columns(k, place, C), place, masses, C)
+        e, kept = gibbs_block(
+            k, stale, kept, u, c, source, memory, there, scale, place, masses, C
+        )  # fmt: skip
+        s, w = shares(e, kappa, b)
         p = e * w[None, :]
         acc += p
         if ENTROPY:
-            log_acc += p * (z + log_or_zero(w)[None, :])
+            log_acc += p * log_or_zero(p)
     write_slots(record, t, u, C)
     write_slots(record, n_iters + t, kappa, C)
     h = kappa
@@ -106,31 +113,37 @@ def forth(
         r, turn = exchange(sum_of(acc, 1), post, turn, C.M, C)
     held = recall(slots[0], notes, HELD, C)
     spare = recall(slots[1], notes, SPARE, C)
-    next_u, next_kappa, inverse = scale_slots(u, r, held, spare)
+    next_u, next_kappa, inverse, moved = scale_slots(u, r, held, spare)
     write_slots(record, 2 * n_iters + t, inverse, C)
-    return next_u, next_kappa, inverse, h, turn
+    if stale:
+        # The threads need what others wrote.
+        tl.debug_barrier()
+    return next_u, next_kappa, inverse, h, moved, kept, turn
 
 
 @triton.jit
 def iterate(
-    u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks, scale, post,
-    turn, ENTROPY: tl.constexpr, C: tl.constexpr,
+    u, kappa, kept, c, source, memory, there, place, masses, slots, record, notes, n_iters, chunks,
+    scale, post, turn, ENTROPY: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Sinkhorn from the state (u, kappa).
 
-    Returns the states before and after the last iteration, its 1/r, and with ENTROPY the row sums
-    of r's summands times their logarithm.
+    Returns the states before and after the last iteration, its 1/r, with ENTROPY the row sums of
+    r's summands times their logarithm, and the first iteration whose e is that of the last.
     """
+    stale = n_iters > 0
+    since = n_iters * 0
     for t in range(n_iters - 1):
-        u, kappa, inverse, h, turn = forth(
-            t, u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks,
-            scale, post, turn, False, C,
+        u, kappa, inverse, h, stale, kept, turn = forth(
+            t, stale, u, kappa, kept, c, source, memory, there, place, masses, slots, record,
+            notes, n_iters, chunks, scale, post, turn, False, C,
         )  # fmt: skip
-    next_u, next_kappa, inverse, h, turn = forth(
-        n_iters - 1, u, kappa, c, source, there, place, masses, slots, record, notes, n_iters,
-        chunks, scale, post, turn, ENTROPY, C,
+        since = tl.where(stale, t + 1, since)
+    next_u, next_kappa, inverse, h, moved, kept, turn = forth(
+        n_iters - 1, stale, u, kappa, kept, c, source, memory, there, place, masses, slots, record,
+        notes, n_iters, chunks, scale, post, turn, ENTROPY, C,
     )  # fmt: skip
-    return u, kappa, next_u, next_kappa, inverse, h, turn
+    return u, kappa, next_u, next_kappa, inverse, h, since, kept, turn
 
 
 @triton.jit
@@ -157,8 +170,8 @@ def look_up(end, record, notes, n_iters, C: tl.constexpr):
 
 @triton.jit
 def back(
-    t, u, kappa, flow, weight, mean, c, source, there, place, masses, record, flows, n_iters,
-    chunks, scale, post, turn, FIRST: tl.constexpr, C: tl.constexpr,
+    t, since, u, kappa, flow, weight, mean, kept, c, source, memory, there, place, masses, record,
+    flows, n_iters, chunks, scale, post, turn, FIRST: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Reverse mode through iteration t: what flows into the u before it.
 
@@ -166,15 +179,19 @@ def back(
     P in the row)`` with P the plan: a constant added to log P changes nothing, since row sums are
     fixed, so only the well-conditioned part is left. Later it is what flows into each u, over r.
     """
-    rows, m, n, start, stop, pitch, edge = place
     inverse = read_slots(record, 2 * n_iters + t - 1, C)
     acc = tl.full((C.M, C.N), 0.0, tl.float32)
     for k in range(chunks):
-        tile, cols, mass, b = block(k, c, source, there, place, masses, C)
-        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        mass, b = input_masses(columns(k, place, C), place, masses, C)
+        # The e in memory is that of the last iteration.
+        e, kept = gibbs_block(
+            k, False if FIRST else t < since, kept, u, c, source, memory, there, scale, place,
+            masses, C,
+        )  # fmt: skip
+        s, w = shares(e, kappa, b)
         if FIRST:
-            centred = z + log_or_zero(w)[None, :] - mean[:, None]
-            y = w * sum_of(e * (weight[:, None] * centred), 0)
+            p = e * w[None, :]
+            y = sum_of(p * (weight[:, None] * (log_or_zero(p) - mean[:, None])), 0)
         else:
             y = w * sum_of(e * flow[:, None], 0)
         acc += e * (y / s)[None, :]
@@ -183,46 +200,48 @@ def back(
     if FIRST:
         flow = -flow
     write_slots(flows, t, flow, C)
-    return flow, turn
+    return flow, kept, turn
 
 
 @triton.jit
 def walk_back(
-    end, c, source, there, place, masses, record, flows, notes, n_iters, chunks, scale, post, turn,
-    C: tl.constexpr,
+    end, since, kept, c, source, memory, there, place, masses, record, flows, notes, n_iters,
+    chunks, scale, post, turn, C: tl.constexpr,
 ):  # fmt: skip
     """Reverse mode through the iterations down to the first: what flows into each u.
 
     ``flows`` gets, for each iteration but the last, the derivative with respect to u over r.
     """
-    rows, m, n, start, stop, pitch, edge = place
     if n_iters > 1:
         u, kappa, inverse, weight, mean = look_up(end, record, notes, n_iters, C)
-        flow, turn = back(
-            n_iters - 1, u, kappa, weight, weight, mean, c, source, there, place, masses, record,
-            flows, n_iters, chunks, scale, post, turn, True, C,
+        flow, kept, turn = back(
+            n_iters - 1, since, u, kappa, weight, weight, mean, kept, c, source, memory, there,
+            place, masses, record, flows, n_iters, chunks, scale, post, turn, True, C,
         )  # fmt: skip
         for q in range(n_iters - 2):
             t = n_iters - 2 - q
             u = read_slots(record, t, C)
             kappa = read_slots(record, n_iters + t, C)
-            flow, turn = back(
-                t, u, kappa, flow, weight, mean, c, source, there, place, masses, record, flows,
-                n_iters, chunks, scale, post, turn, False, C,
+            flow, kept, turn = back(
+                t, since, u, kappa, flow, weight, mean, kept, c, source, memory, there, place,
+                masses, record, flows, n_iters, chunks, scale, post, turn, False, C,
             )  # fmt: skip
         tl.debug_barrier()
     return turn
 
 
 @triton.jit
-def assemble(tile, b, end, place, record, flows, notes, n_iters, scale, C: tl.constexpr):
-    """The derivative (M, N) of the entropy, from what flows into each u.
+def assemble(
+    k, tile, b, end, since, c, source, there, place, masses, record, flows, notes, n_iters, scale,
+    C: tl.constexpr,
+):  # fmt: skip
+    """The derivative (M, N) of the entropy in the k-th block, from what flows into each u.
 
     Also the squares of its error bound, summed over slots (N,).
     """
-    rows, m, n, start, stop, pitch, edge = place
     u, kappa, inverse, weight, mean = look_up(end, record, notes, n_iters, C)
-    z, e, s, w, top = shares(tile, scale, u, kappa, b)
+    z, e, top = gibbs(tile, scale, u)
+    s, w = shares(e, kappa, b)
     centred = z + log_or_zero(w)[None, :] - mean[:, None]
     share = e * w[None, :]
     size = tl.abs(tile * scale) + tl.abs(u)[:, None] + tl.abs(centred) + LOG2E
@@ -233,10 +252,13 @@ def assemble(tile, b, end, place, record, flows, notes, n_iters, scale, C: tl.co
     g = e * (slope * w[None, :] - kappa[:, None] * (y / s)[None, :])
     for q in range(n_iters - 1):
         t = n_iters - 2 - q
-        u = read_slots(record, t, C)
         kappa = read_slots(record, n_iters + t, C)
         flow = read_slots(flows, t + 1, C)
-        z, e, s, w, top = shares(tile, scale, u, kappa, b)
+        if t < since:
+            # Read once more, so that otherwise no registers hold it.
+            tile = costs(k, c, source, there, place, masses, C)
+            z, e, top = gibbs(tile, scale, read_slots(record, t, C))
+        s, w = shares(e, kappa, b)
         y = w * sum_of(e * flow[:, None], 0)
         g -= e * (flow[:, None] * w[None, :] - kappa[:, None] * (y / s)[None, :])
     return g, off
@@ -244,8 +266,8 @@ def assemble(tile, b, end, place, record, flows, notes, n_iters, scale, C: tl.co
 
 @triton.jit
 def step_down(
-    end, c, source, there, place, masses, record, flows, notes, slope, history, n_iters, chunks,
-    scale, length, post, turn, C: tl.constexpr,
+    end, since, c, source, there, place, masses, record, flows, notes, slope, history, n_iters,
+    chunks, scale, length, post, turn, C: tl.constexpr,
 ):  # fmt: skip
     """Take a step of the given length down the entropy; returns the resident block.
 
@@ -254,7 +276,10 @@ def step_down(
     rows, m, n, start, stop, pitch, edge = place
     if C.resident:
         same, cols, input_mass, b = block(0, c, source, there, place, masses, C)
-        g, off = assemble(c, b, end, place, record, flows, notes, n_iters, scale, C)
+        g, off = assemble(
+            0, c, b, end, since, c, source, there, place, masses, record, flows, notes, n_iters,
+            scale, C,
+        )  # fmt: skip
         acc = sum_of(g * g, 0)
         off_acc = off
     else:
@@ -262,7 +287,10 @@ def step_down(
         off_acc = tl.full((C.N,), 0.0, tl.float32)
         for k in range(chunks):
             tile, cols, input_mass, b = block(k, c, source, there, place, masses, C)
-            d, off = assemble(tile, b, end, place, record, flows, notes, n_iters, scale, C)
+            d, off = assemble(
+                k, tile, b, end, since, c, source, there, place, masses, record, flows, notes,
+                n_iters, scale, C,
+            )  # fmt: skip
             off_acc += off
             acc += sum_of(d * d, 0)
             write(slope, d, rows, cols, m, pitch, edge)
@@ -369,14 +397,16 @@ def forward_kernel(
         write_slots(notes, MASS, mass, C)
         tl.debug_barrier()
     slope = tl.multiple_of(slope + wide, 16)
+    kept = no_block(C)
     history += element * m * n
     inverse = mass
     if C.mesh:
         # The last round is the Sinkhorn of the result.
         for step in range(n_steps + 1):
-            u, kappa, next_u, next_kappa, inverse, h, turn = iterate(
-                u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks,
-                scale, post, turn, True, C,
+            # What was e becomes the derivative when e is not needed any more.
+            u, kappa, next_u, next_kappa, inverse, h, since, kept, turn = iterate(
+                u, kappa, kept, c, source, slope, there, place, masses, slots, record, notes,
+                n_iters, chunks, scale, post, turn, True, C,
             )  # fmt: skip
             # The threads need what others wrote.
             tl.debug_barrier()
@@ -388,12 +418,12 @@ def forward_kernel(
                     take_down((next_u, next_kappa, weight, mean), notes, C)
                     tl.debug_barrier()
                 turn = walk_back(
-                    end, c, source, there, place, masses, record, flows, notes, n_iters, chunks,
-                    scale, post, turn, C,
+                    end, since, kept, c, source, slope, there, place, masses, record, flows, notes,
+                    n_iters, chunks, scale, post, turn, C,
                 )  # fmt: skip
                 c, turn = step_down(
-                    end, c, source, there, place, masses, record, flows, notes, slope, history,
-                    n_iters, chunks, scale, length, post, turn, C,
+                    end, since, c, source, there, place, masses, record, flows, notes, slope,
+                    history, n_iters, chunks, scale, length, post, turn, C,
                 )  # fmt: skip
                 if C.keep:
                     record = record_of(record, batch.to(tl.int64), 3 * n_iters, C)
@@ -406,9 +436,9 @@ def forward_kernel(
                     u = recall(next_u, notes, NEXT_U, C)
                     kappa = recall(next_kappa, notes, NEXT_KAPPA, C)
     else:
-        u, kappa, next_u, next_kappa, inverse, h, turn = iterate(
-            u, kappa, c, source, there, place, masses, slots, record, notes, n_iters, chunks, scale,
-            post, turn, False, C,
+        u, kappa, next_u, next_kappa, inverse, h, since, kept, turn = iterate(
+            u, kappa, kept, c, source, slope, there, place, masses, slots, record, notes, n_iters,
+            chunks, scale, post, turn, False, C,
         )  # fmt: skip
 
     mass = recall(mass, notes, MASS, C)
@@ -421,7 +451,8 @@ def forward_kernel(
     v_out += element * n
     for k in range(chunks):
         tile, cols, input_mass, counted = block(k, c, source, there, place, masses, C)
-        z, e, s, w, top = shares(tile, scale, u, kappa, counted)
+        z, e, top = gibbs(tile, scale, u)
+        s, w = shares(e, kappa, counted)
         p = e * (w[None, :] * weight[:, None])
         row_sums += p
         misplaced += tl.abs(sum_of(p, 0) - input_mass)

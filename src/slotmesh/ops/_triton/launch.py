@@ -217,11 +217,10 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
             cost, noise = _aligned(cost), None if noise is None else _aligned(noise)
             wide = (batch, m, how.pitch)
             work = changed if how.pitch == n else changed.new_empty(wide)
-            # Until the plan is known, its memory is free.
-            fits = how.pitch == n and plan.dtype == torch.float32
-            slope = plan if fits else changed.new_empty(wide)
     elif not case.resident:
         cost = _padded(cost, how.pitch)
+    if not case.resident:
+        slope = _room(plan, how.pitch)
     b, inputs = _rows_of_inputs(how, b, inputs)
     _start(
         how, _kernels[0].forward_kernel, batch, cost, (plan.dtype,),
@@ -280,6 +279,7 @@ def backward(
         return
     flows = cost.new_empty((batch, n_iters + 1, how.case.M), dtype=torch.float32)
     b, inputs = _rows_of_inputs(how, b, inputs)
+    memory = cost
     if not how.case.resident:
         cost = _padded(cost, how.pitch)
         history = None if history is None else _padded(history, how.pitch)
@@ -288,11 +288,13 @@ def backward(
         changed = incoming.changed
         changed = None if changed is None else _aligned(changed)
         incoming = incoming._replace(plan=grad_plan, changed=changed)
+        # The gradients of several Sinkhorns are added up in place.
+        memory = _room(grads.cost, how.pitch, free=not how.case.keep)
     _start(
         how, _kernels[1].backward_kernel, batch, cost, dtypes,
         cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
-        *(_or(g, cost) for g in grads), flows, _post(cost, batch, how.case),
+        *(_or(g, cost) for g in grads), flows, memory, _post(cost, batch, how.case),
         settings.temperature, m, n, how.width // 16, how.pitch // 16, how.chunks, batch,
         len(trace) - 1, n_iters,
     )  # fmt: skip
@@ -365,6 +367,20 @@ def _rows_of_inputs(how: Launch, *rows: Tensor | None) -> tuple[Tensor | None, .
     if how.case.resident:
         return rows
     return tuple(None if x is None else _padded(x, how.pitch) for x in rows)
+
+
+def _room(result: Tensor, pitch: int, *, free: bool = True) -> Tensor:
+    """Memory for a matrix (B, m, pitch) in float32: until the result is known, that of the result.
+
+    Args:
+        result: What the kernel writes at last, (..., m, n).
+        pitch: Numbers of a row.
+        free: Whether the kernel writes it only then.
+    """
+    n = result.shape[-1]
+    if free and pitch == n and result.dtype == torch.float32 and result.data_ptr() % 16 == 0:
+        return result
+    return result.new_empty((result.numel() // n, pitch), dtype=torch.float32)
 
 
 def _padded(x: Tensor, pitch: int) -> Tensor:

@@ -27,7 +27,6 @@ from slotmesh.ops._triton.tile import (
     kernel_of_any_size,
     log_or_zero,
     max_of,
-    scale_slots,
     sum_of,
 )
 
@@ -120,6 +119,17 @@ def shares_of_all(c, scale, u, kappa, b):
 
 
 @triton.jit
+def scale_all_slots(u, r, held, spare):
+    """Half-step over slots: the next state (u, kappa), and 1/r.
+
+    The exponent of ``a / r`` goes to u, its mantissa to kappa: both follow from 1/r alone.
+    """
+    inverse = 1.0 / tl.where(r < TINIEST, TINIEST, r)  # NaN stays
+    exponent, mantissa = exponent_and_mantissa(held * inverse)
+    return u + exponent, spare * mantissa, inverse
+
+
+@triton.jit
 def temperatures(tau, temperature, first, member, C: tl.constexpr):
     """The temperature of each matrix (G, 1)."""
     each = tl.full((C.G,), 0.0, tl.float32) + temperature
@@ -171,7 +181,7 @@ def forward_small_kernel(
     for t in range(n_iters):
         last = added + 0.0  # Triton takes a mere name of what was there before for unchanged
         e, s, w, top = shares_of_all(c, scale, u + added, kappa, b)
-        added, kappa, inverse = scale_slots(added, sum_of(e * w[:, None, :], 2), held, spare)
+        added, kappa, inverse = scale_all_slots(added, sum_of(e * w[:, None, :], 2), held, spare)
         put(trace + t * stride, slot, inverse)
     put(trace + (n_iters + 2) * stride, slot, last)
 

@@ -10,7 +10,11 @@ half-step over inputs gives the shares ``Q = kappa e / s`` of each input, with
 exponential of its own, since its softmax is ``R = e w / r`` with ``w = b / s`` and
 ``r = sum_j e w``. The split between u and kappa keeps e in range where a slot has little or no mass
 (kappa near 0) or gets almost nothing of every input at first (``cold_start``), and the half-step
-over slots needs no logarithms: the exponent of ``a / r`` goes to u, its mantissa to kappa.
+over slots needs no logarithms: ``a / r`` is the next kappa.
+
+As long as u stays, so does e, and an iteration takes two products and sums per entry of the matrix
+instead of an exponential. Where a kappa would leave the range in which no share that counts is lost
+to underflow, all exponents go to u (``scale_slots``), and e is computed again (``gibbs_block``).
 """
 
 # ruff: noqa: N803, RUF059, SIM108
@@ -32,6 +36,8 @@ ABSENT = tl.constexpr(-1e30)
 # Slots below 2^-40 of mass, or of the best share, are kept there by u; kappa has the rest.
 LEAST = tl.constexpr(-40.0)
 LEAST_MASS = tl.constexpr(2.0**-40)
+# Exponents of kappa up to which u stays.
+FAR = tl.constexpr(30.0)
 # The sum of a row of shares is at least this; a mass over it is still finite.
 TINIEST = tl.constexpr(1e-30)
 # Words of an exchange that every program reads.
@@ -324,31 +330,75 @@ def input_masses(cols, place, masses, C: tl.constexpr):
 
 
 @triton.jit
-def block(k, resident, source, there, place, masses, C: tl.constexpr):
-    """The k-th block of costs, its columns, and the masses of its inputs."""
+def costs(k, resident, source, there, place, masses, C: tl.constexpr):
+    """The k-th block of costs."""
     rows, m, n, start, stop, pitch, edge = place
-    cols = columns(k, place, C)
-    mass, counted = input_masses(cols, place, masses, C)
     if C.resident:
         c = resident
     else:
+        cols = columns(k, place, C)
         c = read(source, rows, cols, m, pitch, edge)
         if not C.mesh:
             c = clean(c, there, masses[1], cols, place, C)
-    return c, cols, mass, counted
+    return c
 
 
 @triton.jit
-def shares(c, scale, u, kappa, b):
-    """Half-step over inputs: log2 e, e, s and w as above, and the highest exponents."""
+def block(k, resident, source, there, place, masses, C: tl.constexpr):
+    """The k-th block of costs, its columns, and the masses of its inputs."""
+    cols = columns(k, place, C)
+    mass, counted = input_masses(cols, place, masses, C)
+    return costs(k, resident, source, there, place, masses, C), cols, mass, counted
+
+
+@triton.jit
+def gibbs(c, scale, u):
+    """Half-step over inputs: log2 e, e as above, and the highest exponents."""
     x = c * scale + u[:, None]
     top = max_of(x, 0)
     z = x - top[None, :]
-    e = tl.exp2(z)
+    return z, tl.exp2(z), top
+
+
+@triton.jit
+def gibbs_block(k, stale, kept, u, c, source, memory, there, scale, place, masses, C: tl.constexpr):
+    """The k-th block of e; if stale, it is computed from the costs and replaces the one in memory.
+
+    A resident block is kept in registers instead: pass the second result to the next call.
+    """
+    rows, m, n, start, stop, pitch, edge = place
+    if C.resident:
+        if stale:
+            z, kept, top = gibbs(c, scale, u)
+        e = kept
+    else:
+        cols = columns(k, place, C)
+        if stale:
+            tile = costs(k, c, source, there, place, masses, C)
+            z, e, top = gibbs(tile, scale, u)
+            write(memory, e, rows, cols, m, pitch, edge)
+        else:
+            e = read(memory, rows, cols, m, pitch, edge)
+    return e, kept
+
+
+@triton.jit
+def no_block(C: tl.constexpr):
+    """What :func:`gibbs_block` keeps at first."""
+    if C.resident:
+        kept = tl.full((C.M, C.N), 0.0, tl.float32)
+    else:
+        kept = 0.0
+    return kept
+
+
+@triton.jit
+def shares(e, kappa, b):
+    """Half-step over inputs: s and w as above."""
     s = sum_of(e * kappa[:, None], 0)
     # Padding can have any potentials but no shares; NaN stays NaN.
     s = tl.where(s == 0, 1.0, s)
-    return z, e, s, b / s, top
+    return s, b / s
 
 
 @triton.jit
@@ -368,10 +418,17 @@ def exponent_and_mantissa(x):
 
 @triton.jit
 def scale_slots(u, r, held, spare):
-    """Half-step over slots: the next state (u, kappa), and 1/r."""
+    """Half-step over slots: the next state (u, kappa), 1/r, and whether u has changed."""
     inverse = 1.0 / tl.where(r < TINIEST, TINIEST, r)  # NaN stays
-    exponent, mantissa = exponent_and_mantissa(held * inverse)
-    return u + exponent, spare * mantissa, inverse
+    ratio = held * inverse
+    exponent, mantissa = exponent_and_mantissa(ratio)
+    moved = any_of((u > ABSENT) & (tl.abs(exponent) > FAR), 0)
+    return (
+        tl.where(moved, u + exponent, u),
+        spare * tl.where(moved, mantissa, ratio),
+        inverse,
+        moved,
+    )
 
 
 @triton.jit
