@@ -218,7 +218,7 @@ def test_a_compiled_kernel_is_launched_again(device: str) -> None:
         (3, 5, 40),
         launch._processors(cost.device),
         **dict.fromkeys(("mesh", "noise", "marginals", "slot_mask", "input_mask"), False),
-        **dict.fromkeys(("tau", "init", "per_entry", "fresh", "keep"), False),
+        **dict.fromkeys(("tau", "init", "per_entry", "relative", "fresh", "keep"), False),
     )
     assert len(how.compiled) == 1
     close(sinkhorn(cost, n_iters=3, backend="triton").plan, first, 0)

@@ -25,6 +25,7 @@ from slotmesh.ops._triton.tile import (
     gibbs_block,
     input_masses,
     kernel_of_any_size,
+    my_memory,
     my_part,
     no_block,
     read,
@@ -266,10 +267,9 @@ def backward_kernel(
         wide = element * m * pitch
         source = tl.multiple_of(cost + wide, 16)
     grad_plan += wide
-    memory += wide
     if not C.resident:
         grad_plan = tl.multiple_of(grad_plan, 16)
-        memory = tl.multiple_of(memory, 16)
+    memory = my_memory(memory, element, post, chunks, C)
     grad_v += element * n
     g_b += element * n
 

@@ -27,12 +27,15 @@ from slotmesh.ops._triton.tile import (
     exchange_pair,
     gibbs,
     gibbs_block,
+    in_memory,
     input_masses,
     kernel_of_any_size,
     log_or_zero,
     max_of,
+    my_memory,
     my_part,
     no_block,
+    quick_log2,
     read,
     read_matrix,
     read_slots,
@@ -83,6 +86,16 @@ def cold_start(first, c, source, there, place, masses, chunks, scale, post, turn
 
 
 @triton.jit
+def log_plan(p, kappa):
+    """log2 of e w, plus a constant of each slot that makes it a number of moderate size.
+
+    Its mean in a row is subtracted from it, and what equal entries leave must not be more than the
+    rounding of the costs.
+    """
+    return quick_log2(p * kappa[:, None])
+
+
+@triton.jit
 def forth(
     t, stale, u, kappa, kept, c, source, memory, there, place, masses, slots, record, notes,
     n_iters, chunks, scale, post, turn, ENTROPY: tl.constexpr, C: tl.constexpr,
@@ -103,7 +116,7 @@ def forth(
         p = e * w[None, :]
         acc += p
         if ENTROPY:
-            log_acc += p * log_or_zero(p)
+            log_acc += p * log_plan(p, kappa)
     write_slots(record, t, u, C)
     write_slots(record, n_iters + t, kappa, C)
     h = kappa
@@ -191,7 +204,7 @@ def back(
         s, w = shares(e, kappa, b)
         if FIRST:
             p = e * w[None, :]
-            y = sum_of(p * (weight[:, None] * (log_or_zero(p) - mean[:, None])), 0)
+            y = sum_of(p * (weight[:, None] * (log_plan(p, kappa) - mean[:, None])), 0)
         else:
             y = w * sum_of(e * flow[:, None], 0)
         acc += e * (y / s)[None, :]
@@ -242,8 +255,8 @@ def assemble(
     u, kappa, inverse, weight, mean = look_up(end, record, notes, n_iters, C)
     z, e, top = gibbs(tile, scale, u)
     s, w = shares(e, kappa, b)
-    centred = z + log_or_zero(w)[None, :] - mean[:, None]
     share = e * w[None, :]
+    centred = log_plan(share, kappa) - mean[:, None]
     size = tl.abs(tile * scale) + tl.abs(u)[:, None] + tl.abs(centred) + LOG2E
     bound = share * weight[:, None] * (1.0 - share * inverse[:, None]) * size
     off = sum_of(bound * bound, 0)
@@ -293,7 +306,7 @@ def step_down(
             )  # fmt: skip
             off_acc += off
             acc += sum_of(d * d, 0)
-            write(slope, d, rows, cols, m, pitch, edge)
+            tl.store(in_memory(slope, k, C), d)
     nothing = tl.full((C.M,), 0.0, tl.float32)
     squares, offs, turn = exchange_pair(
         sum_of(acc, 0) + nothing, sum_of(off_acc, 0) + nothing, post, turn, C
@@ -315,7 +328,7 @@ def step_down(
             tile = read(source, rows, cols, m, pitch, edge)
             if C.keep:
                 write(history, tile, rows, cols, m, n, stop)
-            tile += factor * read(slope, rows, cols, m, pitch, edge)
+            tile += factor * tl.load(in_memory(slope, k, C))
             write(source, tile, rows, cols, m, pitch, edge)
         tl.debug_barrier()
     return c, turn
@@ -396,7 +409,7 @@ def forward_kernel(
         write_slots(notes, SPARE, spare, C)
         write_slots(notes, MASS, mass, C)
         tl.debug_barrier()
-    slope = tl.multiple_of(slope + wide, 16)
+    slope = my_memory(slope, element, post, chunks, C)
     kept = no_block(C)
     history += element * m * n
     inverse = mass

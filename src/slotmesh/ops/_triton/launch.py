@@ -208,7 +208,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
             settings.temperature, CONVERGED, m, n, batch, n_iters,
         )  # fmt: skip
         return
-    work = slope = flows = cost
+    work = flows = cost
     if mesh:
         assert changed is not None
         rows = n_iters + _kernels[0].NOTES.value
@@ -219,15 +219,13 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
             work = changed if how.pitch == n else changed.new_empty(wide)
     elif not case.resident:
         cost = _padded(cost, how.pitch)
-    if not case.resident:
-        slope = _room(plan, how.pitch)
     b, inputs = _rows_of_inputs(how, b, inputs)
     _start(
         how, _kernels[0].forward_kernel, batch, cost, (plan.dtype,),
         cost, _or(noise, cost), _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), _or(init, cost),
-        plan, u, v, error, count, converged, _or(changed, cost), _or(history, cost), work, slope,
-        trace, flows, _post(cost, batch, case),
+        plan, u, v, error, count, converged, _or(changed, cost), _or(history, cost), work,
+        _memory(cost, batch, how), trace, flows, _post(cost, batch, case),
         settings.sigma, settings.temperature, settings.length, CONVERGED,
         m, n, how.width // 16, how.pitch // 16, how.chunks, batch, settings.n_steps, n_iters,
     )  # fmt: skip
@@ -279,7 +277,6 @@ def backward(
         return
     flows = cost.new_empty((batch, n_iters + 1, how.case.M), dtype=torch.float32)
     b, inputs = _rows_of_inputs(how, b, inputs)
-    memory = cost
     if not how.case.resident:
         cost = _padded(cost, how.pitch)
         history = None if history is None else _padded(history, how.pitch)
@@ -288,15 +285,13 @@ def backward(
         changed = incoming.changed
         changed = None if changed is None else _aligned(changed)
         incoming = incoming._replace(plan=grad_plan, changed=changed)
-        # The gradients of several Sinkhorns are added up in place.
-        memory = _room(grads.cost, how.pitch, free=not how.case.keep)
     _start(
         how, _kernels[1].backward_kernel, batch, cost, dtypes,
         cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
-        *(_or(g, cost) for g in grads), flows, memory, _post(cost, batch, how.case),
-        settings.temperature, m, n, how.width // 16, how.pitch // 16, how.chunks, batch,
-        len(trace) - 1, n_iters,
+        *(_or(g, cost) for g in grads), flows, _memory(cost, batch, how),
+        _post(cost, batch, how.case), settings.temperature,
+        m, n, how.width // 16, how.pitch // 16, how.chunks, batch, len(trace) - 1, n_iters,
     )  # fmt: skip
 
 
@@ -369,18 +364,12 @@ def _rows_of_inputs(how: Launch, *rows: Tensor | None) -> tuple[Tensor | None, .
     return tuple(None if x is None else _padded(x, how.pitch) for x in rows)
 
 
-def _room(result: Tensor, pitch: int, *, free: bool = True) -> Tensor:
-    """Memory for a matrix (B, m, pitch) in float32: until the result is known, that of the result.
-
-    Args:
-        result: What the kernel writes at last, (..., m, n).
-        pitch: Numbers of a row.
-        free: Whether the kernel writes it only then.
-    """
-    n = result.shape[-1]
-    if free and pitch == n and result.dtype == torch.float32 and result.data_ptr() % 16 == 0:
-        return result
-    return result.new_empty((result.numel() // n, pitch), dtype=torch.float32)
+def _memory(cost: Tensor, batch: int, how: Launch) -> Tensor:
+    """Memory for the blocks that programs keep for themselves (see ``tile.in_memory``)."""
+    if how.case.resident:
+        return cost
+    size = batch * how.case.split * how.chunks * how.case.M * how.case.N
+    return cost.new_empty(size, dtype=torch.float32)
 
 
 def _padded(x: Tensor, pitch: int) -> Tensor:

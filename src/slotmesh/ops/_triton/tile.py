@@ -36,8 +36,8 @@ ABSENT = tl.constexpr(-1e30)
 # Slots below 2^-40 of mass, or of the best share, are kept there by u; kappa has the rest.
 LEAST = tl.constexpr(-40.0)
 LEAST_MASS = tl.constexpr(2.0**-40)
-# Exponents of kappa up to which u stays.
-FAR = tl.constexpr(30.0)
+# What a kappa can be, and one over what, while u stays.
+LARGEST = tl.constexpr(2.0**30)
 # The sum of a row of shares is at least this; a mass over it is still finite.
 TINIEST = tl.constexpr(1e-30)
 # Words of an exchange that every program reads.
@@ -66,6 +66,8 @@ def _smaller(a, b):
     return tl.minimum(a, b)
 
 
+# Only NVIDIA's GPUs know PTX, and Triton's interpreter does not.
+KNOWS_PTX = tl.constexpr(torch.version.cuda is not None and isinstance(_add, triton.JITFunction))
 # Triton's own if it has them: its interpreter reduces with these far faster than with others.
 ADD = find("triton.language.standard._sum_combine", _add)
 LARGER = find("triton.language.standard._elementwise_max", _larger)
@@ -257,7 +259,9 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
     some = max_of(tl.where(mass >= SMALLEST, 1, 0), 0) > 0
     counted = tl.where(some, tl.where(mass >= SMALLEST, mass, 0.0), 1.0)
     held = tl.where(counted < LEAST_MASS, LEAST_MASS, counted)
-    return there, mass, counted, held, tl.where(there, counted / held, 0.0)
+    spare = tl.where(there, counted / held, 0.0)
+    # Absent slots get nothing, as little as is held of them: their u never has to change.
+    return there, mass, counted, tl.where(there, held, TINIEST), spare
 
 
 @triton.jit
@@ -366,20 +370,38 @@ def gibbs_block(k, stale, kept, u, c, source, memory, there, scale, place, masse
 
     A resident block is kept in registers instead: pass the second result to the next call.
     """
-    rows, m, n, start, stop, pitch, edge = place
     if C.resident:
         if stale:
             z, kept, top = gibbs(c, scale, u)
         e = kept
     else:
-        cols = columns(k, place, C)
         if stale:
             tile = costs(k, c, source, there, place, masses, C)
             z, e, top = gibbs(tile, scale, u)
-            write(memory, e, rows, cols, m, pitch, edge)
+            tl.store(in_memory(memory, k, C), e)
         else:
-            e = read(memory, rows, cols, m, pitch, edge)
+            e = tl.load(in_memory(memory, k, C))
     return e, kept
+
+
+@triton.jit
+def my_memory(base, element, post, chunks, C: tl.constexpr):
+    """Where the blocks of this program are (see :func:`in_memory`)."""
+    number = element * C.split + post[1]
+    return tl.multiple_of(base + number * chunks * (C.M * C.N), 16)
+
+
+@triton.jit
+def in_memory(memory, k, C: tl.constexpr):
+    """The k-th of the blocks that a program keeps in memory for itself, one after the other.
+
+    They are whole, with their padding, so that no address and no mask is computed for a row.
+    """
+    inner = tl.arange(0, C.N)
+    if C.vector > 1:
+        at_once: tl.constexpr = C.vector
+        inner = tl.max_contiguous(inner, at_once)
+    return memory + k * (C.M * C.N) + tl.arange(0, C.M)[:, None] * C.N + inner[None, :]
 
 
 @triton.jit
@@ -408,6 +430,22 @@ def log_or_zero(w):
 
 
 @triton.jit
+def quick_log2(x):
+    """log2 by the GPU's own instruction, to 2^-22 of 1 or of the result; 0 up to 1e-37.
+
+    Triton's takes some thirty instructions.
+    """
+    x = tl.where(x > 1e-37, x, 1.0)
+    if KNOWS_PTX:
+        x = tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        x = tl.log2(x)
+    return x
+
+
+@triton.jit
 def exponent_and_mantissa(x):
     """Exponent and mantissa of positive numbers, both as float32."""
     bits = x.to(tl.int32, bitcast=True)
@@ -421,14 +459,11 @@ def scale_slots(u, r, held, spare):
     """Half-step over slots: the next state (u, kappa), 1/r, and whether u has changed."""
     inverse = 1.0 / tl.where(r < TINIEST, TINIEST, r)  # NaN stays
     ratio = held * inverse
-    exponent, mantissa = exponent_and_mantissa(ratio)
-    moved = any_of((u > ABSENT) & (tl.abs(exponent) > FAR), 0)
-    return (
-        tl.where(moved, u + exponent, u),
-        spare * tl.where(moved, mantissa, ratio),
-        inverse,
-        moved,
-    )
+    moved = any_of((ratio > LARGEST) | (ratio < 1.0 / LARGEST), 0)
+    if moved:
+        exponent, ratio = exponent_and_mantissa(ratio)
+        u += exponent
+    return u, spare * ratio, inverse, moved
 
 
 @triton.jit
@@ -487,8 +522,6 @@ def _spin(count):
     return tl.constexpr("\n".join([*head, *lines, "}"])), tl.constexpr(registers)
 
 
-# Only NVIDIA's GPUs know that code, and Triton's interpreter does not.
-SPINS = tl.constexpr(torch.version.cuda is not None and isinstance(_add, triton.JITFunction))
 SPIN, SPIN_REGISTERS = _spin(1)
 SPIN_4, SPIN_4_REGISTERS = _spin(4)
 # As many words as give every thread of a program four, and so a multiple of four.
@@ -503,7 +536,7 @@ def received(words, stamp, C: tl.constexpr):
     would meet at several barriers for every look.
     """
     got = tl.load(words, volatile=True)
-    if not SPINS:
+    if not KNOWS_PTX:
         while late(got, stamp):
             got = tl.load(words, volatile=True)
     else:
