@@ -14,7 +14,13 @@ from rich.markup import escape
 
 from paper.figures.objective import Derivatives, derivatives, draw_objective
 from paper.figures.potentials import PotentialGaps, draw_potentials, potential_gaps
-from paper.figures.slots import FoundObjects, draw_attention, draw_masks, found_objects
+from paper.figures.slots import (
+    FoundObjects,
+    draw_attention,
+    draw_masks,
+    found_objects,
+    found_on_clevrtex,
+)
 from paper.figures.temperature import Scaling, draw_temperature, draw_unnormalised, scaling
 from slotmesh.environment import environment
 from slotmesh.files import write_whole
@@ -28,6 +34,7 @@ FigureName = Literal[
     "objective",
     "attention",
     "masks",
+    "masks-clevrtex",
     "all",
 ]
 Format = Literal["svg", "png"]
@@ -36,7 +43,8 @@ _FIGURES = (
     "3): the benefit of reusing potentials. gradient-unnormalised (Figure 4): the gradient "
     "norms on their own scale. objective (Figure 5): the derivative of a learned objective (trains "
     "for up to a minute). attention (Figure 7) and masks (Figure 8): what slots attend to in every "
-    "iteration, and hold at the end, by the weights that come with slotmesh."
+    "iteration, and hold at the end, by the weights that come with slotmesh; masks-clevrtex "
+    "(Figure 9): the same for the masks on ClevrTex."
 )
 
 
@@ -87,6 +95,9 @@ RECIPES = {
     "objective": FigureRecipe(5, derivatives, draw_objective, Derivatives.headline, "steps", 500),
     "attention": FigureRecipe(7, found_objects, draw_attention, FoundObjects.headline, "draws", 5),
     "masks": FigureRecipe(8, found_objects, draw_masks, FoundObjects.headline, "draws", 5),
+    "masks-clevrtex": FigureRecipe(
+        9, found_on_clevrtex, draw_masks, FoundObjects.headline, "draws", 5
+    ),
 }
 NAMES: tuple[str, ...] = tuple(RECIPES)
 """Names of the figures; ``all`` stands for all of them."""

@@ -15,11 +15,13 @@ from slotmesh.report.figures import panels
 from slotmesh.training.weights import find
 from slotmesh.worlds import Sample, make_world
 
-VARIANTS = {"SA": "multi-dsprites-sa", "SA-MESH": "multi-dsprites-sa-mesh"}
-"""The weights that are compared, by the names of the paper."""
+VARIANTS = {"SA": "sa", "SA-MESH": "sa-mesh"}
+"""The variants that are compared, and how the names of their weights end."""
 # Not a seed that anything was trained or chosen on; --seed counts from here.
 _FIRST_SEED = 7777
 _GAP = 3
+# Columns of two sheets that fit next to each other.
+_SIDE_BY_SIDE = 8
 _INK = "#7d838c"  # can be read on white and on black
 
 
@@ -46,21 +48,28 @@ class FoundObjects:
         return f"entropy of a pixel's attention over slots by iteration: {'; '.join(parts)}."
 
 
-def found_objects(n_draws: int = 5, seed: int = 0, on_progress: OnProgress = noop) -> FoundObjects:
-    """Run both models on scenes of Multi-dSprites that they were not trained on.
+def found_objects(
+    n_draws: int = 5,
+    seed: int = 0,
+    on_progress: OnProgress = noop,
+    *,
+    world: str = "multi-dsprites",
+) -> FoundObjects:
+    """Run both models on scenes of a world that they were not trained on.
 
     Args:
         n_draws: Number of scenes.
         seed: Which scenes.
         on_progress: Called after each model.
+        world: ``multi-dsprites`` or ``clevrtex``.
     """
-    scenes = make_world("multi-dsprites", seed=_FIRST_SEED + seed, size=64).sample(range(n_draws))
+    scenes = make_world(world, seed=_FIRST_SEED + seed, size=64).sample(range(n_draws))
     assert isinstance(scenes, Sample)
     attention: list[Tensor] = []
     masks: list[Tensor] = []
     entropies: list[list[float]] = []
     for i, name in enumerate(VARIANTS.values()):
-        model = ObjectDiscovery.from_pretrained(find(name)).eval()
+        model = ObjectDiscovery.from_pretrained(find(f"{world}-{name}")).eval()
         with torch.no_grad():
             noise = torch.Generator().manual_seed(seed)
             out = model(scenes.image, generator=noise, trace=True)
@@ -78,6 +87,13 @@ def found_objects(n_draws: int = 5, seed: int = 0, on_progress: OnProgress = noo
         on_progress(i + 1, len(VARIANTS))
     stacked = (torch.stack(x).numpy() for x in (attention, masks))
     return FoundObjects(list(VARIANTS), entropies, *stacked)
+
+
+def found_on_clevrtex(
+    n_draws: int = 5, seed: int = 0, on_progress: OnProgress = noop
+) -> FoundObjects:
+    """As :func:`found_objects`, for ClevrTex."""
+    return found_objects(n_draws, seed, on_progress, world="clevrtex")
 
 
 def _through(image: Tensor, weights: Tensor) -> Tensor:
@@ -103,15 +119,22 @@ def draw_masks(found: FoundObjects) -> Figure:
 def _sheet(
     names: list[str], rows: NDArray[np.uint8], labels: list[str], per_scene: int, what: str
 ) -> Figure:
-    """Pictures ``(variants, rows, columns, H, W, 3)`` as one raster per variant."""
+    """Pictures ``(variants, rows, columns, H, W, 3)`` as one raster per variant.
+
+    The variants are side by side, or with many slots one below the other.
+    """
     _, n_rows, n_columns, side, _, _ = rows.shape
     cell = side + _GAP
     # A wider gap after each scene.
     tops = [i * cell + 2 * _GAP * (i // per_scene) for i in range(n_rows)]
     height, width = tops[-1] + side, n_columns * cell - _GAP
-    figure, [axes] = panels(9.2, 0.4 + 4.3 * height / width, 1, len(names))
+    if n_columns <= _SIDE_BY_SIDE:
+        figure, axes = panels(9.2, 0.4 + 4.3 * height / width, 1, len(names))
+    else:
+        figure, axes = panels(9.2, len(names) * (0.4 + 8.9 * height / width), len(names), 1)
     figure.patch.set_alpha(0)
-    for panel, name, pictures in zip(axes, names, rows, strict=True):
+    flat = [panel for row in axes for panel in row]
+    for panel, name, pictures in zip(flat, names, rows, strict=True):
         sheet = np.zeros((height, width, 4), np.uint8)
         for top, row in zip(tops, pictures, strict=True):
             for j, picture in enumerate(row):

@@ -41,7 +41,8 @@ seed, and by the training loss, not by a test.
     "Table 4": """
 **This is a shorter experiment of the same kind, not the paper's**: 20,000 steps, about a sixteenth
 of the paper's number, on slotmesh's own ClevrTex world. The gradient of SA-MESH differs from the
-authors' code as in Table 3.
+authors' code as in Table 3. SA and SA-MESH still improve when training ends: from step 16,000 to
+step 20,000 their FG-ARI on validation samples rises from 62 to 65 and from 72 to 76.
 """,
     "Table 5": """
 **This is a shorter experiment of the same kind, not the paper's**: 20,000 steps, a quarter of the

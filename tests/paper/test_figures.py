@@ -319,7 +319,8 @@ def test_nothing_else_is_written_and_nothing_computed_twice(
     assert {p.name for p in out.iterdir()} == {
         f"{n}.{end}" for n in NAMES for end in ("json", "svg")
     }
-    assert computed == ["scaling", "potential_gaps", "derivatives", "found_objects"]
+    figures = ["scaling", "potential_gaps", "derivatives", "found_objects", "found_on_clevrtex"]
+    assert computed == figures
 
 
 def test_the_same_seed_is_the_same_figure(
@@ -437,6 +438,7 @@ def test_the_pictures_of_the_docs_are_these(
         "objective": draw_objective(derived),
         "attention": draw_attention(found),
         "masks": draw_masks(found),
+        "masks-clevrtex": draw_masks(found_objects(n_draws=2, world="clevrtex")),
     }
     for name in NAMES:
         shown = texts((DOCS / "images" / "figures" / f"{name}.svg").read_text())

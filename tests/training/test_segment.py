@@ -354,7 +354,7 @@ def test_the_help_has_names_for_what_it_takes(capsys: pytest.CaptureFixture[str]
 def test_weights_that_come_with_slotmesh(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks = ("clevr-properties", "clevrer-l", "clevrer-s", "multi-dsprites")
+    tasks = ("clevr-properties", "clevrer-l", "clevrer-s", "clevrtex", "multi-dsprites")
     assert weights.names() == [f"{task}-{kind}" for task in tasks for kind in ("sa", "sa-mesh")]
     found = weights.find("multi-dsprites-sa-mesh")
     assert weights.find("checkpoints/multi-dsprites-sa-mesh/") == found

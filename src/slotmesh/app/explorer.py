@@ -54,7 +54,8 @@ class Explorer:
         self._loaded: dict[str, _Loaded] = {}
         self._seen: OrderedDict[Any, Binding] = OrderedDict()
         self._paths: dict[str, Path] = {name: find(name) for name in names()}
-        self.discovery = [name for name in self._paths if name.startswith("multi-dsprites")]
+        images = ("clevrtex", "multi-dsprites")
+        self.discovery = [name for name in self._paths if name.startswith(images)]
         self.predictors = [name for name in self._paths if name.startswith("clevr-properties")]
         if model is not None:
             self._add(model)
