@@ -39,6 +39,15 @@ def test_a_model_of_objects(tmp_path: Path) -> None:
     assert explorer.bind(mine, shown, 3, 1) is not explorer.bind(mine, shown, 3, 0)
 
 
+def test_models_of_images_that_come_with_slotmesh() -> None:
+    explorer = Explorer()
+    worlds = ("clevrtex", "multi-dsprites")
+    assert explorer.discovery == [f"{x}-{kind}" for x in worlds for kind in ("sa", "sa-mesh")]
+    state = explorer.settle_objects(ObjectsState(world="clevrtex", right="clevrtex-sa-mesh"))
+    assert (state.left, state.slots) == ("multi-dsprites-sa", 11)
+    assert "clevrtex-sa-mesh" in explorer.objects(state)
+
+
 def test_a_model_of_properties(tmp_path: Path) -> None:
     mine = put(tmp_path, "clevr-properties")
     explorer = Explorer(mine)
