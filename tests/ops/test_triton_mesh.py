@@ -162,6 +162,23 @@ def test_potentials_that_travel_far(device, monkeypatch, mode):
     assert moves[0] >= 1
 
 
+@pytest.mark.parametrize("seed", [7, 11, 12])
+def test_one_iteration_of_hard_costs(device, seed):
+    """The first potentials of slots far from every input are still in kappa, as tiny numbers."""
+    both(
+        mesh,
+        device,
+        {"cost": 100 * randn(1, 17, 2, seed=seed, dtype=F32)},
+        noise=0.0,
+        n_steps=1,
+        n_iters=1,
+        lr=0.3,
+        values=1e-3,
+        gradients=1e-2,
+        through=("plan",),
+    )
+
+
 @pytest.mark.parametrize(("dtype", "mode"), [(torch.bfloat16, "detach"), (torch.float16, "reuse")])
 def test_half_precision_outside(device, monkeypatch, dtype, mode):
     blocks_of(32, monkeypatch)

@@ -15,6 +15,7 @@ import triton.language as tl
 from slotmesh.ops._triton.tile import (
     ABSENT,
     LEAST,
+    LEAST_MASS,
     LN2,
     LOG2E,
     TINIEST,
@@ -90,9 +91,11 @@ def log_plan(p, kappa):
     """log2 of e w, plus a constant of each slot that makes it a number of moderate size.
 
     Its mean in a row is subtracted from it, and what equal entries leave must not be more than the
-    rounding of the costs.
+    rounding of the costs. A kappa that is far below 1, as of slots far from every input at first,
+    would let the product underflow.
     """
-    return quick_log2(p * kappa[:, None])
+    near = tl.where(kappa > LEAST_MASS, kappa, 1.0)
+    return quick_log2(p * near[:, None])
 
 
 @triton.jit
