@@ -166,7 +166,7 @@ def assemble(
     flow = weight * 0.0
     if not SEEDED:
         flow = read_slots(flows, n_iters, C)
-    z, e, top = gibbs(tile, scale, u)
+    e, top = gibbs(tile, scale, u)
     for q in range(n_iters):
         t = n_iters - 1 - q
         first = SEEDED and q == 0
@@ -176,7 +176,7 @@ def assemble(
         if t < since:
             # Read once more, so that otherwise no registers hold it.
             tile = costs(k, c, source, there, place, masses, C)
-            z, e, top = gibbs(tile, scale, read_slots(record, t, C))
+            e, top = gibbs(tile, scale, read_slots(record, t, C))
         s, w = shares(e, kappa, b)
         slope = slopes(cols, flow, weight, offset, grad_plan, first, place, C)
         y = input_gradient(e, w, slope, cols, grad_v, first, place, C)

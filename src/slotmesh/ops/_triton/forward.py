@@ -256,7 +256,7 @@ def assemble(
     Also the squares of its error bound, summed over slots (N,).
     """
     u, kappa, inverse, weight, mean = look_up(end, record, notes, n_iters, C)
-    z, e, top = gibbs(tile, scale, u)
+    e, top = gibbs(tile, scale, u)
     s, w = shares(e, kappa, b)
     share = e * w[None, :]
     centred = log_plan(share, kappa) - mean[:, None]
@@ -273,7 +273,7 @@ def assemble(
         if t < since:
             # Read once more, so that otherwise no registers hold it.
             tile = costs(k, c, source, there, place, masses, C)
-            z, e, top = gibbs(tile, scale, read_slots(record, t, C))
+            e, top = gibbs(tile, scale, read_slots(record, t, C))
         s, w = shares(e, kappa, b)
         y = w * sum_of(e * flow[:, None], 0)
         g -= e * (flow[:, None] * w[None, :] - kappa[:, None] * (y / s)[None, :])
@@ -467,7 +467,7 @@ def forward_kernel(
     v_out += element * n
     for k in range(chunks):
         tile, cols, input_mass, counted = block(k, c, source, there, place, masses, C)
-        z, e, top = gibbs(tile, scale, u)
+        e, top = gibbs(tile, scale, u)
         s, w = shares(e, kappa, counted)
         p = e * (w[None, :] * weight[:, None])
         row_sums += p

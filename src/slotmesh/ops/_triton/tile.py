@@ -357,11 +357,10 @@ def block(k, resident, source, there, place, masses, C: tl.constexpr):
 
 @triton.jit
 def gibbs(c, scale, u):
-    """Half-step over inputs: log2 e, e as above, and the highest exponents."""
+    """Half-step over inputs: e as above, and the highest exponents."""
     x = c * scale + u[:, None]
     top = max_of(x, 0)
-    z = x - top[None, :]
-    return z, tl.exp2(z), top
+    return tl.exp2(x - top[None, :]), top
 
 
 @triton.jit
@@ -372,12 +371,12 @@ def gibbs_block(k, stale, kept, u, c, source, memory, there, scale, place, masse
     """
     if C.resident:
         if stale:
-            z, kept, top = gibbs(c, scale, u)
+            kept, top = gibbs(c, scale, u)
         e = kept
     else:
         if stale:
             tile = costs(k, c, source, there, place, masses, C)
-            z, e, top = gibbs(tile, scale, u)
+            e, top = gibbs(tile, scale, u)
             tl.store(in_memory(memory, k, C), e)
         else:
             e = tl.load(in_memory(memory, k, C))
