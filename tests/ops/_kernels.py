@@ -1,6 +1,7 @@
 """Kernels against the truth: the same call in float32 by triton and in float64 by torch."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -106,6 +107,15 @@ def blocks_of(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch, "choose", narrow)
     monkeypatch.setattr(_fused, "SMALL", 0)
+
+
+def storing(stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store the exponentials of all blocks from one iteration to the next, or of none."""
+    from slotmesh.ops._triton import launch
+
+    monkeypatch.setattr(launch, "_storing_pays", lambda *_: stored)
+    # Launches that were chosen before are not used.
+    monkeypatch.setattr(launch, "_launch", lru_cache(launch._launch.__wrapped__))
 
 
 def record_moves(monkeypatch: pytest.MonkeyPatch) -> list[int]:

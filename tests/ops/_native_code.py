@@ -15,7 +15,8 @@ from triton.compiler import ASTSource
 
 from slotmesh.ops import _fused, mesh, sinkhorn
 
-PROCESSORS = 132
+# Processors and bytes of cache of an H200.
+HARDWARE = 132, 60 * 2**20
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1"}
 
 
@@ -51,7 +52,7 @@ def main(calls: list[str]) -> None:
     from slotmesh.ops._triton import launch
 
     launch.run_on = compile_only
-    launch._processors = lambda device: PROCESSORS
+    launch._hardware = lambda device: HARDWARE
     # Tensors stay on the CPU, and nothing is computed.
     _fused._no_kernel = lambda *args: None
     names = {"torch": torch, "cost": cost, "mesh": mesh, "sinkhorn": sinkhorn}

@@ -78,6 +78,6 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch, processors: int, at_once: int)
     monkeypatch.setattr(interpreter.InterpretedFunction, "rewrite", rewritten)
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_get_program_id", program_id)
     monkeypatch.setattr(launch, "run_on", run)
-    monkeypatch.setattr(launch, "_processors", lambda device: processors)
+    monkeypatch.setattr(launch, "_hardware", lambda device: (processors, 2**25))
     monkeypatch.setattr(tile, "AT_ONCE", tl.constexpr(at_once))
     return launched

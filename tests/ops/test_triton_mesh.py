@@ -12,7 +12,7 @@ from slotmesh.ops._kernel_types import Operands
 from slotmesh.ops._operator import transport_op
 from slotmesh.ops.problem import SolverSettings
 
-from ._kernels import blocks_of, both, record_moves, same_captured
+from ._kernels import blocks_of, both, record_moves, same_captured, storing
 from ._reference import close, masses, randn
 
 MODES = ["detach", "reuse", "fresh"]
@@ -139,10 +139,14 @@ def test_a_slot_far_from_all_inputs(device, mode):
     )
 
 
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("columns", [32, None])
 @pytest.mark.parametrize("mode", MODES)
-def test_potentials_that_travel_far(device, monkeypatch, mode):
-    """Exponentials are kept from one iteration to the next only while potentials are near."""
-    blocks_of(32, monkeypatch)
+def test_potentials_that_travel_far(device, monkeypatch, mode, columns, stored):
+    """Exponentials are stored from one iteration to the next only while potentials are near."""
+    if columns is not None:
+        blocks_of(columns, monkeypatch)
+    storing(stored, monkeypatch)
     moves = record_moves(monkeypatch)
     cost = 30 * randn(2, 5, 70, seed=7, dtype=F32)
     cost[:, 2] += 150

@@ -15,6 +15,7 @@ CALLS = {
     "masses": "mesh(cost(128, 10, 1024), torch.ones(10), torch.ones(1024) / 102.4, **how)",
     "split": "mesh(cost(2, 6, 4096), input_mask=torch.rand(4096) > 0.1, **how)",
     "graph": "mesh(cost(4, 5, 105), potentials='reuse', **how)",
+    "beyond the cache": "mesh(cost(64, 11, 16384), **how)",
     "half": "sinkhorn(cost(64, 7, 3000).bfloat16(), slot_mask=torch.ones(7) > 0, **how)",
     "many slots": "sinkhorn(cost(16, 256, 256), temperature=torch.ones(16), **how)",
     "small": "sinkhorn(cost(64, 4, 4), **how)",

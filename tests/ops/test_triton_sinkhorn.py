@@ -8,7 +8,7 @@ from slotmesh.ops._kernel_types import Operands
 from slotmesh.ops._operator import transport_op
 from slotmesh.ops.problem import SolverSettings
 
-from ._kernels import blocks_of, both, record_moves
+from ._kernels import blocks_of, both, record_moves, storing
 from ._reference import close, masses, randn
 
 SIZES = [(1, 1), (1, 7), (3, 1), (3, 63), (5, 105), (11, 130)]
@@ -105,12 +105,14 @@ def test_slots_far_from_all_inputs(device, temperature):
     both(sinkhorn, device, args, n_iters=4, temperature=temperature, values=1e-4, gradients=1e-3)
 
 
+@pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("columns", [32, None])
 @pytest.mark.parametrize("through", ["plan", "v"])
-def test_potentials_that_travel_far(device, monkeypatch, columns, through):
-    """Exponentials are kept from one iteration to the next only while potentials are near."""
+def test_potentials_that_travel_far(device, monkeypatch, through, columns, stored):
+    """Exponentials are stored from one iteration to the next only while potentials are near."""
     if columns is not None:
         blocks_of(columns, monkeypatch)
+    storing(stored, monkeypatch)
     moves = record_moves(monkeypatch)
     # Slots bid against each other: each iteration moves their potentials by the same, and further
     # in one element than in the other. One slot is far from all inputs.

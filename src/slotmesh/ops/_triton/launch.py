@@ -54,6 +54,7 @@ class Case:
     vector: int = 1
     resident: bool = False
     notes: bool = False
+    stored: bool = True
     mesh: bool = False
     noise: bool = False
     marginals: bool = False
@@ -79,6 +80,9 @@ class Case:
 NUMBERS, WARPS, PARTS, INPUTS = 32, 8, 32, 256
 # The same with more slots than this.
 FEW_SLOTS, MANY_NUMBERS, MANY_WARPS, MANY_PARTS = 64, 32, 8, 64
+# Numbers per thread so few that exponentials are computed again and again, and from how many slots
+# per real one rows of padding count.
+FEW_NUMBERS, MUCH_PADDING = 8, 1.25
 
 
 def choose(batch: int, m: int, n: int, processors: int) -> Cut:
@@ -131,12 +135,25 @@ def _notes_pay(cut: Cut) -> bool:
     return cut.M <= 8 or cut.split == 1
 
 
+def _storing_pays(cut: Cut, batch: int, m: int, chunks: int, cache: int) -> bool:
+    """Whether exponentials should be stored from one iteration to the next: timed, not derived.
+
+    Few of them take less time to compute again. Many take less time to compute from costs that are
+    read instead of them if they leave the cache and padded slots make them the larger part.
+    """
+    entries = cut.M * cut.N
+    few = chunks == 1 and entries <= 32 * FEW_NUMBERS * cut.warps
+    size = 4 * batch * cut.split * chunks * entries
+    return not few and (size <= cache or cut.M / m < MUCH_PADDING)
+
+
 @lru_cache(maxsize=1024)
 def _launch(
-    chooser: Any, group: int, sizes: tuple[int, int, int], processors: int, **flags: bool
+    chooser: Any, group: int, sizes: tuple[int, int, int], hardware: tuple[int, int], **flags: bool
 ) -> Launch:
     """The launch for costs of ``sizes`` (batch, m, n); ``chooser`` is :func:`choose`."""
-    _, m, n = sizes
+    batch, m, n = sizes
+    processors, cache = hardware
     cut: Cut = chooser(*sizes, processors)
     if group:
         cut = Cut(_fused.block_size(m), _fused.block_size(n), 1, 1, group)
@@ -146,15 +163,19 @@ def _launch(
     resident = chunks == 1 and cut.M <= FEW_SLOTS
     vector = 1 if resident or cut.M > FEW_SLOTS else cut.vector
     notes = flags.get("mesh", False) and not resident and _notes_pay(cut)
-    case = Case(cut.M, cut.N, cut.split, cut.group, vector, resident=resident, notes=notes, **flags)
+    stored = _storing_pays(cut, batch, m, chunks, cache)
+    case = Case(cut.M, cut.N, cut.split, cut.group, vector, resident, notes, stored, **flags)
     return Launch(case, cut.warps, width, -(-n // 16) * 16, chunks, {})
 
 
 @lru_cache
-def _processors(device: torch.device) -> int:
+def _hardware(device: torch.device) -> tuple[int, int]:
+    """Number of processors, and bytes of the cache that they share."""
     if device.type != "cuda":
-        return 0  # Triton's interpreter runs programs one by one: none may wait for a later one
-    return _torch.cuda.get_device_properties(device).multi_processor_count
+        # Triton's interpreter runs programs one by one: none may wait for a later one.
+        return 0, 2**25
+    found = _torch.cuda.get_device_properties(device)
+    return found.multi_processor_count, found.L2_cache_size
 
 
 def _sizes(cost: Tensor) -> tuple[int, int, int]:
@@ -186,7 +207,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
         choose,
         _fused.small_group(m, n, settings),
         sizes,
-        _processors(cost.device),
+        _hardware(cost.device),
         mesh=mesh,
         noise=noise is not None,
         marginals=a is not None,
@@ -225,7 +246,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
         cost, _or(noise, cost), _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), _or(init, cost),
         plan, u, v, error, count, converged, _or(changed, cost), _or(history, cost), work,
-        _memory(cost, batch, how), trace, flows, _post(cost, batch, case),
+        _memory(cost, batch, how, mesh), trace, flows, _post(cost, batch, case),
         settings.sigma, settings.temperature, settings.length, CONVERGED,
         m, n, how.width // 16, how.pitch // 16, how.chunks, batch, settings.n_steps, n_iters,
     )  # fmt: skip
@@ -250,7 +271,7 @@ def backward(
         choose,
         _fused.small_group(m, n, settings),
         sizes,
-        _processors(cost.device),
+        _hardware(cost.device),
         mesh=settings.mesh,
         marginals=a is not None,
         slot_mask=slots is not None,
@@ -289,7 +310,7 @@ def backward(
         how, _kernels[1].backward_kernel, batch, cost, dtypes,
         cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _or(slots, cost),
         _or(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
-        *(_or(g, cost) for g in grads), flows, _memory(cost, batch, how),
+        *(_or(g, cost) for g in grads), flows, _memory(cost, batch, how, False),
         _post(cost, batch, how.case), settings.temperature,
         m, n, how.width // 16, how.pitch // 16, how.chunks, batch, len(trace) - 1, n_iters,
     )  # fmt: skip
@@ -364,9 +385,9 @@ def _rows_of_inputs(how: Launch, *rows: Tensor | None) -> tuple[Tensor | None, .
     return tuple(None if x is None else _padded(x, how.pitch) for x in rows)
 
 
-def _memory(cost: Tensor, batch: int, how: Launch) -> Tensor:
-    """Memory for the blocks that programs keep for themselves (see ``tile.in_memory``)."""
-    if how.case.resident:
+def _memory(cost: Tensor, batch: int, how: Launch, descent: bool) -> Tensor:
+    """Memory for blocks of exponentials or of MESH's slope (see ``tile.in_memory``)."""
+    if how.case.resident or not (how.case.stored or descent):
         return cost
     size = batch * how.case.split * how.chunks * how.case.M * how.case.N
     return cost.new_empty(size, dtype=torch.float32)

@@ -367,9 +367,12 @@ def gibbs(c, scale, u):
 def gibbs_block(k, stale, kept, u, c, source, memory, there, scale, place, masses, C: tl.constexpr):
     """The k-th block of e; if stale, it is computed from the costs and replaces the one in memory.
 
-    A resident block is kept in registers instead: pass the second result to the next call.
+    A resident block is kept in registers instead: pass the second result to the next call. Without
+    ``C.stored``, every block is computed from the costs.
     """
-    if C.resident:
+    if not C.stored:
+        e, top = gibbs(costs(k, c, source, there, place, masses, C), scale, u)
+    elif C.resident:
         if stale:
             kept, top = gibbs(c, scale, u)
         e = kept
@@ -406,7 +409,7 @@ def in_memory(memory, k, C: tl.constexpr):
 @triton.jit
 def no_block(C: tl.constexpr):
     """What :func:`gibbs_block` keeps at first."""
-    if C.resident:
+    if C.resident and C.stored:
         kept = tl.full((C.M, C.N), 0.0, tl.float32)
     else:
         kept = 0.0
