@@ -72,7 +72,9 @@ def machine(device: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     caches = (launch._hardware, solve._memory)
     for cache in caches:
         cache.cache_clear()
-    h200 = SimpleNamespace(multi_processor_count=132, L2_cache_size=2**25, shared_memory_per_multiprocessor=233_472)
+    h200 = SimpleNamespace(
+        multi_processor_count=132, L2_cache_size=2**25, shared_memory_per_multiprocessor=233_472
+    )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: h200)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: found.current)
     monkeypatch.setattr(torch.cuda, "device", found.device)
