@@ -5,7 +5,7 @@ case and returns a :class:`Prepared`, and with ``CASE``, the type of its cases.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -42,8 +42,8 @@ def measure(
     device: torch.device,
     seconds: float,
     on_progress: OnProgress = noop,
-) -> list[Measurement]:
-    """Return the measurements of all cases, in order.
+) -> Iterator[Measurement]:
+    """Yield the measurements of all cases, in order, each as soon as it is there.
 
     Args:
         section: Name of a module of this package.
@@ -55,13 +55,13 @@ def measure(
     if device.type == "cuda":
         from benchmarks.processes import measure_in_processes
 
-        return measure_in_processes(section, groups, device, seconds, on_progress)
+        yield from measure_in_processes(section, groups, device, seconds, on_progress)
+        return
     cases = [case for group in groups for case in group]
-    rows: list[Measurement] = []
-    for case in cases:
-        rows += finish_all([case], prepare_all(section, [case], device), seconds)
-        on_progress(len(rows), len(cases), named(rows[-1]))
-    return rows
+    for i, case in enumerate(cases):
+        [row] = finish_all([case], prepare_all(section, [case], device), seconds)
+        yield row
+        on_progress(i + 1, len(cases), named(row))
 
 
 def prepare_all(

@@ -1,6 +1,6 @@
 """The section ``ops``: operations, checked, compiled, captured as CUDA graphs and timed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,10 @@ CAPTURED = (OURS, "compiled", "liger")
 
 def measure_ops(
     cases: Sequence[OpCase], device: torch.device, seconds: float, on_progress: OnProgress = noop
-) -> list[Measurement]:
-    """Return one measurement per case: its errors, and its times if the errors are small enough.
+) -> Iterator[Measurement]:
+    """Yield one measurement per case: its errors, and its times if the errors are small enough.
+
+    Cases that share compiled code follow each other.
 
     Example:
         >>> import torch
@@ -32,10 +34,7 @@ def measure_ops(
     groups: dict[object, list[OpCase]] = {}
     for case in cases:
         groups.setdefault(case.group, []).append(case)
-    rows = measure("ops", list(groups.values()), device, seconds, on_progress)
-    done = [case for group in groups.values() for case in group]
-    found = dict(zip(done, rows, strict=True))
-    return [found[case] for case in cases]
+    return measure("ops", list(groups.values()), device, seconds, on_progress)
 
 
 class PreparedOp:

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.measure import Measurement
 from benchmarks.plots import NAMES, draw_speed, fixed
-from benchmarks.record import current_command
+from benchmarks.record import commands_of, current_command
 from benchmarks.tables import (
     NOTHING,
     milliseconds,
@@ -115,7 +115,8 @@ def _machine(stem: str, result: Result) -> str:
 
 
 def _source(section: dict[str, Any]) -> str:
-    parts = [f"`{current_command(section['command'])}`", f"slotmesh {section['slotmesh']}"]
+    words = ", then ".join(f"`{current_command(command)}`" for command in commands_of(section))
+    parts = [words, f"slotmesh {section['slotmesh']}"]
     parts += [f"Python {section['python']}"]
     if section["cuda"]:
         parts += [f"CUDA {section['cuda']}", f"triton {section['triton']}"]

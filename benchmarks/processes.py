@@ -42,7 +42,7 @@ def measure_in_processes(
     seconds: float,
     on_progress: OnProgress,
     most: int | None = None,
-) -> list[Measurement]:
+) -> Iterator[Measurement]:
     """Do what :func:`~benchmarks.measure.measure` does, with one process per group.
 
     Args:
@@ -54,18 +54,17 @@ def measure_in_processes(
         most: Processes at a time; by default 1.5 per core, because they also wait for the GPU.
     """
     size = max(1, 3 * _cores() // 2) if most is None else most
-    total = sum(len(group) for group in groups)
-    rows: list[Measurement] = []
+    total, done = sum(len(group) for group in groups), 0
     for i in range(0, len(groups), size):
         wave = [
             {"section": section, "device": str(device), "seconds": seconds, "cases": list(group)}
             for group in groups[i : i + size]
         ]
-        for found in _run(wave, lambda what: on_progress(len(rows), total, what)):
+        for found in _run(wave, lambda what, done=done: on_progress(done, total, what)):
             for row in found:
-                rows.append(row)
-                on_progress(len(rows), total, named(row))
-    return rows
+                yield row
+                done += 1
+                on_progress(done, total, named(row))
 
 
 @dataclass

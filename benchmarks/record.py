@@ -1,13 +1,13 @@
 """Result files: one per device and version of torch, with a section per kind of measurement."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.measure import Measurement, named
+from benchmarks.measure import AnyCase, Measurement, named
 from slotmesh.environment import device_name, environment
 from slotmesh.files import slug, write_whole
 
@@ -27,6 +27,11 @@ def versions(device: torch.device) -> dict[str, Any]:
     return {"threads": torch.get_num_threads(), **{name: found.get(name) for name in packages}}
 
 
+def commands_of(section: dict[str, Any]) -> list[str]:
+    """Return the command that measured a section, and those that measured parts of it later."""
+    return [section["command"], *section.get("later", ())] if "command" in section else []
+
+
 def current_command(recorded: str) -> str:
     """Return a recorded command as it is typed today.
 
@@ -41,15 +46,57 @@ def current_command(recorded: str) -> str:
     return f"python -m benchmarks {recorded.removeprefix(former)}"
 
 
+def measured(path: Path, section: str, device: torch.device) -> dict[str, Any]:
+    """Return a section to which measurements can be added; it has no rows if there is none yet.
+
+    Raises:
+        ValueError: If it was measured with other versions.
+    """
+    now = versions(device)
+    sections = read(path)["sections"] if path.exists() else {}
+    found = sections.get(section, now | {"rows": []})
+    other = [
+        f"{name} {found[name]} and not {now[name]}" for name in now if found[name] != now[name]
+    ]
+    if other:
+        raise ValueError(
+            f"{path} has been measured with {', '.join(other)}. "
+            "Measure everything again, without --only, or pass another --out."
+        )
+    return found
+
+
+def merged(
+    cases: Sequence[AnyCase], new: Iterable[Measurement], old: Iterable[Measurement]
+) -> list[Measurement]:
+    """Return the rows of cases, in their order: new ones, else old ones, else none.
+
+    Example:
+        >>> from benchmarks.cases import OpCase
+        >>> from benchmarks.record import merged
+        >>> cases = [OpCase("mesh", 1, 9, n) for n in (2, 3)]
+        >>> new, old = ([case.row() | {"ms": ms} for case in cases] for ms in (1.0, 2.0))
+        >>> [row["ms"] for row in merged(cases, new[1:], old)]
+        [2.0, 1.0]
+    """
+    rows = [*new, *old]
+    found = (next((r for r in rows if case.row().items() <= r.items()), None) for case in cases)
+    return [row for row in found if row is not None]
+
+
 def write_section(
-    path: Path, section: str, command: str, rows: list[Measurement], device: torch.device
+    path: Path,
+    section: str,
+    commands: Sequence[str],
+    rows: list[Measurement],
+    device: torch.device,
 ) -> None:
     """Write a section to the file of a device; its other sections are kept.
 
     Args:
         path: A path from :func:`result_path`.
         section: ``ops``, ``steps`` or ``table1``.
-        command: The command that measures it again.
+        commands: The command that measured all of it, and those that measured parts of it later.
         rows: The measurements.
         device: The device that was measured.
     """
@@ -58,7 +105,9 @@ def write_section(
         "torch": torch.__version__,
     }
     sections = read(path)["sections"] if path.exists() else {}
-    sections[section] = {"command": command, **versions(device), "rows": rows}
+    command, *later = dict.fromkeys(commands)
+    head = {"command": command} | ({"later": later} if later else {})
+    sections[section] = {**head, **versions(device), "rows": rows}
     result["sections"] = {name: sections[name] for name in SECTIONS if name in sections}
     write_whole(path, _as_json(result))
 

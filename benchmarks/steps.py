@@ -84,8 +84,8 @@ def measure_steps(
     device: torch.device,
     seconds: float = 1.0,
     on_progress: OnProgress = noop,
-) -> list[Measurement]:
-    """Return one measurement per case: its error, and its time if the error is small enough."""
+) -> Iterator[Measurement]:
+    """Yield one measurement per case: its error, and its time if the error is small enough."""
     return measure("steps", [[case] for case in cases], device, seconds, on_progress)
 
 

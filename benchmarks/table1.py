@@ -1,6 +1,6 @@
 """The section ``table1``: training steps of all runs of a row of Table 1 at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,8 +48,8 @@ def measure_table1(
     device: torch.device,
     seconds: float = 1.0,
     on_progress: OnProgress = noop,
-) -> list[Measurement]:
-    """Return one measurement per case: the time of a step, and that of all steps of the paper."""
+) -> Iterator[Measurement]:
+    """Yield one measurement per case: the time of a step, and that of all steps of the paper."""
     return measure("table1", [[case] for case in cases], device, seconds, on_progress)
 
 

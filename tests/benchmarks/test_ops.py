@@ -107,7 +107,7 @@ def test_wrong_plans_and_gradients_are_not_timed(
         return found if options["backend"] == "torch" else spoil(found)
 
     case = OpCase(op, 2, 12, 3, ("eager",) if op == "mesh" else ())  # pyright: ignore
-    assert "ms" in measure_ops([case], CPU, 0.001)[0]
+    assert "ms" in next(measure_ops([case], CPU, 0.001))
     monkeypatch.setattr(ops, op, spoiled)
     [row] = measure_ops([case], CPU, 0.001)
     assert not row["passed"]
@@ -270,7 +270,7 @@ def test_cases_are_the_targets_and_the_sweeps() -> None:
 def test_processes_measure_as_one_does() -> None:
     heard: list[tuple[int, int, str]] = []
     groups = [SMALL[:1], [*SMALL[2:], OpCase("nothing", 1, 1, 1)]]  # pyright: ignore
-    rows = measure_in_processes("ops", groups, CPU, 0.001, lambda *said: heard.append(said))
+    rows = [*measure_in_processes("ops", groups, CPU, 0.001, lambda *said: heard.append(said))]
     assert [row["name"] for row in rows] == ["mesh", "assign", "nothing"]
     assert [row["passed"] for row in rows] == [True, True, False]
     [here] = measure_ops(SMALL[:1], CPU, 0.001)
@@ -284,7 +284,8 @@ def test_processes_measure_as_one_does() -> None:
 
 def test_a_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "false")
-    rows = measure_in_processes("ops", [SMALL[:1], SMALL[1:]], CPU, 0.001, measure.noop, most=1)
+    groups = [SMALL[:1], SMALL[1:]]
+    rows = [*measure_in_processes("ops", groups, CPU, 0.001, measure.noop, most=1)]
     assert [row["name"] for row in rows] == ["mesh", "emd", "assign"]
     assert all("exited with 1" in row["failure"] for row in rows)
 
@@ -317,9 +318,9 @@ def test_what_is_written(quick: tuple[Benchmark, Path, str]) -> None:
 
 def test_sections_add_to_one_file(tmp_path: Path) -> None:
     path = record.result_path(tmp_path, CPU)
-    record.write_section(path, "steps", "two", [{"name": "b"}], CPU)
-    record.write_section(path, "ops", "one", [{"name": "a"}], CPU)
-    record.write_section(path, "ops", "three", [{"name": "c"}, {"name": "d"}], CPU)
+    record.write_section(path, "steps", ["two"], [{"name": "b"}], CPU)
+    record.write_section(path, "ops", ["one"], [{"name": "a"}], CPU)
+    record.write_section(path, "ops", ["three"], [{"name": "c"}, {"name": "d"}], CPU)
     sections = record.read(path)["sections"]
     assert list(sections) == ["ops", "steps"]
     assert sections["ops"]["command"] == "three"
@@ -327,6 +328,47 @@ def test_sections_add_to_one_file(tmp_path: Path) -> None:
     assert sections["steps"]["rows"] == [{"name": "b"}]
     (tmp_path / "clevr_cpu.json").write_text('{"world": "clevr"}')
     assert list(record.read_all(tmp_path)) == [path.stem]
+
+
+def test_parts_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Benchmark("ops", device="cpu", quick=True, seconds=0.001, threads=1, out=tmp_path)
+    path = record.result_path(tmp_path, CPU)
+    run_benchmark(replace(bench, only=("mesh", "sinkhorn")))
+    first = record.read(path)["sections"]["ops"]
+    assert [row["name"] for row in first["rows"]] == ["mesh", "mesh", "sinkhorn"]
+    assert first["command"].endswith("--quick --only mesh sinkhorn --seconds 0.001 --threads 1")
+    run_benchmark(replace(bench, only=("sinkhorn", "assign")))
+    run_benchmark(replace(bench, only=("sinkhorn", "assign")))
+    second = record.read(path)["sections"]["ops"]
+    assert [row["name"] for row in second["rows"]] == ["mesh", "mesh", "sinkhorn", "assign"]
+    assert second["rows"][:2] == first["rows"][:2]
+    assert second["rows"][2] != first["rows"][2]
+    assert second["command"] == first["command"]
+    assert second["later"] == [first["command"].replace("mesh sinkhorn", "sinkhorn assign")]
+    assert "mesh" not in capsys.readouterr().out.rpartition("Operations")[2]
+    # With other versions, rows could not be compared.
+    now = record.versions(CPU) | {"threads": 1, "python": "3.99.0"}
+    monkeypatch.setattr(record, "versions", lambda _: now)
+    with pytest.raises(ValueError, match=r"has been measured with python 3\.1\S+ and not 3\.99\.0"):
+        run_benchmark(replace(bench, only=("mesh",)))
+    assert record.read(path)["sections"]["ops"] == second
+
+
+def test_an_interrupted_run_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    bench = Benchmark("ops", device="cpu", quick=True, seconds=0.001, out=tmp_path)
+    monkeypatch.setattr(ops, "emd", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(bench)
+    rows = record.read(record.result_path(tmp_path, CPU))["sections"]["ops"]["rows"]
+    done = ["mesh", "mesh", "mesh_implicit", "sinkhorn", "softmax"]
+    assert [row["name"] for row in rows] == done
 
 
 def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
@@ -345,6 +387,7 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
         ({"threads": 0}, "--threads is 0"),
         ({"device": "tpu"}, "--device is 'tpu'"),
         ({"what": "nothing"}, "'nothing', expected ops, steps, table1, all"),
+        ({"only": ("mesh", "mash")}, "--only got mash, expected some of assign, emd, mesh,"),
     ],
 )
 def test_what_makes_no_sense_is_told(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -362,7 +405,8 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_on_a_gpu(tmp_path: Path) -> None:
-    rows = measure_ops([replace(case, baselines=()) for case in SMALL], torch.device("cuda"), 0.01)
+    cases = [replace(case, baselines=()) for case in SMALL]
+    rows = [*measure_ops(cases, torch.device("cuda"), 0.01)]
     assert not record.wrong(rows)
     assert all(row["ms"] > 0 and row["memory_over_cost"] > 0 for row in rows)
 

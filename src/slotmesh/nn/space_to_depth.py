@@ -37,9 +37,9 @@ class Convolutions(nn.Sequential):
         torch.Size([2, 32, 64, 64])
     """
 
-    def forward(self, image: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``(batch, channels, height, width)`` to the same with other sizes."""
-        x, block = image, PIXEL
+        x, block = input, PIXEL
         for layer in self:
             if not isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
                 x = layer(x)
@@ -87,18 +87,19 @@ def space_to_depth(x: Tensor, block: Block) -> Tensor:
     """
     if block == PIXEL:
         return x
-    (height, width), (rows, columns) = block, x.shape[-2:]
-    pixels = x.permute(0, 2, 3, 1)
-    pixels = pixels.unflatten(2, (columns // width, width)).unflatten(1, (rows // height, height))
-    return pixels.transpose(2, 3).flatten(3).permute(0, 3, 1, 2)
+    (height, width), (batch, channels, rows, columns) = block, x.shape
+    split = (batch, rows // height, height, columns // width, width, channels)
+    return x.permute(0, 2, 3, 1).reshape(split).transpose(2, 3).flatten(3).permute(0, 3, 1, 2)
 
 
 def depth_to_space(x: Tensor, block: Block) -> Tensor:
     """The inverse of :func:`space_to_depth`."""
     if block == PIXEL:
         return x
-    pixels = x.permute(0, 2, 3, 1).unflatten(3, (*block, -1))
-    return pixels.transpose(2, 3).flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
+    (height, width), (batch, _, rows, columns) = block, x.shape
+    pixels = x.permute(0, 2, 3, 1).reshape(batch, rows, columns, height, width, -1)
+    whole = (batch, rows * height, columns * width, -1)
+    return pixels.transpose(2, 3).reshape(whole).permute(0, 3, 1, 2)
 
 
 def convolve_blocks(x: Tensor, layer: nn.Conv2d | nn.ConvTranspose2d, block: Block) -> Tensor:
@@ -135,5 +136,6 @@ def kernel_of_blocks(weight: Tensor, block: Block) -> Tensor:
     pixels = [(y, x) for y in range(block[0]) for x in range(block[1])]
     moved = torch.stack([F.pad(weight, (*room(1, x), *room(0, y))) for y, x in pixels])
     # (pixel out, out, in, block row, pixel row in, block column, pixel column in)
-    parts = moved.unflatten(4, (-1, block[1])).unflatten(3, (-1, block[0]))
-    return parts.permute(0, 1, 4, 6, 2, 3, 5).flatten(2, 4).flatten(0, 1)
+    rows, columns = (2 * r + 1 for r in reach)
+    parts = moved.reshape(len(pixels), *weight.shape[:2], rows, block[0], columns, block[1])
+    return parts.permute(0, 1, 4, 6, 2, 3, 5).reshape(len(pixels) * len(weight), -1, rows, columns)
