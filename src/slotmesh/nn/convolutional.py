@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from slotmesh.nn.space_to_depth import Convolutions
 from slotmesh.ops import checks
 from slotmesh.ops.problem import compute_dtype, full_precision
 
@@ -139,7 +138,7 @@ class ConvEncoder(nn.Module):
             ]
             height, width = (height - 1) // stride + 1, (width - 1) // stride + 1
         self.out_grid = (height, width)
-        self.convolutions = Convolutions(*layers)
+        self.convolutions = nn.Sequential(*layers)
         self.position = PositionEmbedding(channels, self.out_grid)
         self.head = nn.Sequential(
             nn.LayerNorm(channels),
@@ -241,7 +240,7 @@ class SpatialBroadcastDecoder(nn.Module):
         self.resolution = check_resolution("SpatialBroadcastDecoder", resolution)
         self.position = PositionEmbedding(slot_dim, self.resolution)
         self.first = nn.ConvTranspose2d(slot_dim, channels, 5, padding=2)
-        self.rest = Convolutions(
+        self.rest = nn.Sequential(
             nn.ReLU(),
             nn.ConvTranspose2d(channels, channels, 5, padding=2),
             nn.ReLU(),
