@@ -19,8 +19,7 @@ from ._kernels import blocks_of, both
 from ._reference import close, masses, randn
 
 F32 = torch.float32
-# What an NVIDIA H200 has.
-# Processors and bytes of cache of an H200.
+# Processors and bytes of cache of an NVIDIA H200.
 HARDWARE = 132, 60 * 2**20
 
 
