@@ -22,13 +22,14 @@ from paper.table1 import (
     run_table1,
 )
 from paper.tables import COMMANDS as TRAINED
-from paper.tables import TrainTable, run_table
+from paper.tables import TrainTable, TrainTables, run_table, run_tables
 
 COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "table1": (Table1, run_table1),
     "table1-choice": (Table1Choice, run_choice),
     "table1-emd": (Table1Emd, run_emd_study),
     **TRAINED,
+    "tables": (TrainTables, run_tables),
     "real-clevr": (RealClevr, run_real),
     "real-clevrer": (RealClevrer, run_real_videos),
     "features": (FeaturesStudy, run_features),
@@ -52,6 +53,7 @@ __all__ = [
     "Table1Choice",
     "Table1Emd",
     "TrainTable",
+    "TrainTables",
     "run_choice",
     "run_emd_study",
     "run_features",
@@ -63,4 +65,5 @@ __all__ = [
     "run_surplus",
     "run_table",
     "run_table1",
+    "run_tables",
 ]

@@ -112,20 +112,10 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
         SystemExit: If it was asked to stop during training; the same command resumes.
     """
     console = Console() if console is None else console
-    for name in ("steps", *_SIZES):
-        if getattr(settings, name) is not None:
-            at_least(name, getattr(settings, name), 1)
-    for seed in settings.seeds:
-        at_least("seeds", seed, 0)
     device = place_of(settings.device)
-    # All rows of one seed first, so that they can be compared early.
-    rows = settings.table.chosen(settings.variants)
-    todo = [(row, seed) for seed in settings.seeds for row in rows]
-    # Report mistakes before the work starts, not after part of it.
-    finished = {one: _finished(settings, *one) for one in todo}
-    for row, seed in todo:
+    for (row, seed), finished in measured(settings).items():
         path = settings.folder / f"{row}-{seed}.json"
-        if finished[row, seed]:
+        if finished:
             said = (
                 f"{row}, seed {seed} is measured: keeping {path}. Pass --overwrite to test again."
             )
@@ -140,6 +130,23 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
     write_curves(found, settings.folder)
     console.print(_table(settings.table, found))
     return found
+
+
+def measured(asked: TrainTable) -> dict[tuple[str, int], bool]:
+    """Return the rows and seeds that are asked for, in their order, and whether each is measured.
+
+    Raises:
+        ValueError: If a setting is invalid, or a result has other settings: before the work starts,
+            not after part of it.
+    """
+    for name in ("steps", *_SIZES):
+        if getattr(asked, name) is not None:
+            at_least(name, getattr(asked, name), 1)
+    for seed in asked.seeds:
+        at_least("seeds", seed, 0)
+    # All rows of one seed first, so that they can be compared early.
+    rows = asked.table.chosen(asked.variants)
+    return {(row, seed): _finished(asked, row, seed) for seed in asked.seeds for row in rows}
 
 
 def _measure(

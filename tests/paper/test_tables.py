@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from paper import TrainTable, run_table
-from paper.tables import command, training
+from paper import TrainTable, TrainTables, run_table, run_tables
+from paper.tables import command, everything, training
 from paper.tables.definitions import BY_NAME, TABLES
 from paper.tables.pictures import draw_curves, write_curves
 from paper.tables.record import RunRecord, read, records_in
@@ -418,6 +418,79 @@ def test_seeds_are_runs_of_one_row(whole: Whole, tmp_path: Path) -> None:
     assert f"{mean:.1f} ± " in said
     assert not (tmp_path / "out" / "SA-1.png").exists()
     assert not (tmp_path / "checkpoints").exists()
+
+
+def all_tables(folder: Path, **changes: Any) -> str:
+    places: dict[str, Any] = {name: folder / name for name in ("runs", "checkpoints")}
+    asked = TrainTables(results=folder / "results", device="cpu", **places, **changes)
+    console = Console(file=StringIO(), width=80)
+    run_tables(asked, console)
+    return console.file.getvalue()  # pyright: ignore
+
+
+@pytest.fixture
+def two_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only Table 3 and the ablations, with small sizes."""
+    kinds = {name: command.KINDS[name] for name in ("table3", "ablations")}
+    for name, kind in kinds.items():
+        few = dict(list(kind.table.rows.items())[-3:-1]) if name == "table3" else kind.table.rows
+        table = replace(kind.table, steps=10)
+        # Replaces what is computed once.
+        table.__dict__["rows"] = few
+        monkeypatch.setattr(kind, "table", table)
+    monkeypatch.setattr(everything, "KINDS", kinds)
+    small = command.settings_of
+
+    def settings_of(asked: TrainTable, row: str, seed: int) -> Any:
+        sizes = {name: SIZES[name] for name in SIZES if name != "steps"}
+        return small(replace(asked, **sizes), row, seed)
+
+    for module in (command, everything):
+        monkeypatch.setattr(module, "settings_of", settings_of)
+
+
+@pytest.mark.usefixtures("two_tables")
+def test_all_tables_are_trained_one_seed_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = [("table3", "SA-MESH"), ("ablations", "SA-5-iterations")]
+    every += [("ablations", "SA-learned-slot-initialisation")]
+    in_order = [f"{t}/{row}-{seed}" for seed in (0, 1) for t, row in every]
+    listed = all_tables(tmp_path, seeds=(0, 1), dry_run=True)
+    assert listed.count("0 of 10") == 6
+    assert "SA-MESH-reuse" not in listed
+    assert all_tables(tmp_path, dry_run=True, more=True).count("0 of 10") == 4
+    assert not list(tmp_path.iterdir())
+    # Stopped in the second run, the first is measured.
+    with monkeypatch.context() as patch:
+        before = Training.learn
+
+        def learn(self: Any, batch: Any) -> None:
+            if (self.made.settings.folder.parent.name, self.step) == ("ablations", 5):
+                os.kill(os.getpid(), signal.SIGTERM)
+            before(self, batch)
+
+        patch.setattr(Training, "learn", learn)
+        with pytest.raises(SystemExit):
+            all_tables(tmp_path, seeds=(0, 1))
+    assert [path.stem for path in tmp_path.glob("results/*/*.json")] == ["SA-MESH-0"]
+    listed = all_tables(tmp_path, seeds=(0, 1), dry_run=True)
+    assert (listed.count("0 of 10"), listed.count("6 of 10")) == (4, 1)
+    # A mistake is reported before anything is trained.
+    bad = tmp_path / "results" / "ablations" / "SA-5-iterations-1.json"
+    bad.parent.mkdir()
+    bad.write_text("[]")
+    with pytest.raises(ValueError, match=r"SA-5-iterations-1\.json holds no result"):
+        all_tables(tmp_path, seeds=(0, 1))
+    bad.unlink()
+    said = all_tables(tmp_path, seeds=(0, 1))
+    written = [
+        path.parent.name + "/" + path.stem
+        for path in sorted(tmp_path.glob("results/*/*.json"), key=lambda p: p.stat().st_mtime_ns)
+    ]
+    assert written == in_order
+    assert said.count("is measured") == 0
+    assert "Everything is measured" in all_tables(tmp_path, seeds=(0, 1))
 
 
 def test_another_gradient_is_another_row(whole: Whole, tmp_path: Path) -> None:

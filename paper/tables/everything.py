@@ -1,0 +1,88 @@
+"""All tables at once: one seed of every row before the next seed of any."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from paper.tables.command import KINDS, TrainTable, measured, run_table, settings_of
+from slotmesh.training.checkpoint import last_sound
+from slotmesh.training.runs import steps_done
+
+
+@dataclass(frozen=True)
+class TrainTables:
+    """Train and test every row of Tables 2 to 5 and the appendix that has not been measured."""
+
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--seed"])] = (0,)
+    """One run per row and seed: all rows with the first seed, then all with the next."""
+    more: bool = False
+    """Also train the rows that are not in the paper."""
+    dry_run: bool = False
+    """Only list what has not been measured, and how far each run is."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """A GPU trains in bfloat16, the CPU in single precision."""
+    runs: Path = Path("runs/reproduce")
+    """Folder for the runs, TABLE/ROW-SEED. Copy it to resume on another machine."""
+    results: Path = Path("results")
+    """Folder for the results and pictures of all tables."""
+    checkpoints: Path = Path("checkpoints")
+    """Folder for the weights of SA and SA-MESH with seed 0."""
+
+
+def run_tables(settings: TrainTables, console: Console | None = None) -> None:
+    """Measure what is missing, or list it.
+
+    Raises:
+        ValueError: If a folder holds a run or a result with other settings.
+        SystemExit: If it was asked to stop during training; the same command resumes.
+    """
+    console = Console() if console is None else console
+    # Report mistakes before the work starts, not after part of it.
+    missing = [(asked, rows) for asked in _asked(settings) if (rows := _missing(asked))]
+    if not missing:
+        console.print("Everything is measured. Next: python -m paper results", highlight=False)
+    elif settings.dry_run:
+        console.print(_listed(missing))
+    else:
+        for asked, _ in missing:
+            run_table(asked, console)
+
+
+def _asked(settings: TrainTables) -> list[TrainTable]:
+    """What to ask of each table, one seed after the other."""
+    places: dict[str, Any] = {
+        name: getattr(settings, name) for name in ("device", "runs", "checkpoints")
+    }
+    return [
+        kind(
+            variants=tuple(kind.table.rows) if settings.more else (),
+            seeds=(seed,),
+            out=settings.results / name,
+            **places,
+        )
+        for seed in settings.seeds
+        for name, kind in KINDS.items()
+    ]
+
+
+def _missing(asked: TrainTable) -> list[tuple[str, int]]:
+    return [one for one, finished in measured(asked).items() if not finished]
+
+
+def _listed(missing: list[tuple[TrainTable, list[tuple[str, int]]]]) -> Table:
+    drawn = Table(title="Not measured yet", title_justify="left")
+    drawn.add_column("table")
+    drawn.add_column("row", overflow="fold")
+    for name in ("seed", "steps"):
+        drawn.add_column(name, justify="right")
+    for asked, rows in missing:
+        for row, seed in rows:
+            run = settings_of(asked, row, seed)
+            last = last_sound(run.folder / "checkpoints", lambda words: None)
+            done = 0 if last is None else steps_done(last)
+            drawn.add_row(asked.table.name, row, str(seed), f"{done:,} of {run.steps:,}")
+    return drawn
