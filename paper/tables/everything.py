@@ -15,7 +15,7 @@ from slotmesh.training.runs import steps_done
 
 @dataclass(frozen=True)
 class TrainTables:
-    """Train and test every row of Tables 2 to 5 and the appendix that has not been measured."""
+    """Train and test every row of Tables 2 to 5 and the appendix that is missing."""
 
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--seed"])] = (0,)
     """One run per row and seed: all rows with the first seed, then all with the next."""
