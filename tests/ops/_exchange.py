@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from slotmesh.ops._triton.tile import exchange, exchange_pair
+from slotmesh.ops._triton.exchange import exchange, exchange_pair
 
 
 @triton.jit

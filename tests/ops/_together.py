@@ -9,7 +9,7 @@ import pytest
 import triton.language as tl
 import triton.runtime.interpreter as interpreter
 
-from slotmesh.ops._triton import launch, tile
+from slotmesh.ops._triton import exchange, launch
 
 
 class _Patched:
@@ -79,5 +79,5 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch, processors: int, at_once: int)
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_get_program_id", program_id)
     monkeypatch.setattr(launch, "run_on", run)
     monkeypatch.setattr(launch, "_hardware", lambda device: (processors, 2**25))
-    monkeypatch.setattr(tile, "AT_ONCE", tl.constexpr(at_once))
+    monkeypatch.setattr(exchange, "AT_ONCE", tl.constexpr(at_once))
     return launched

@@ -23,7 +23,7 @@ SOURCE = Path(slotmesh.__file__).parent
         (sinkhorn, {"grad": "implicit"}),
     ],
 )
-def test_a_call_with_its_backward_passes_through_eight_files(device, op, options):
+def test_a_call_with_its_backward_passes_through_nine_files(device, op, options):
     called: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -49,4 +49,4 @@ def test_a_call_with_its_backward_passes_through_eight_files(device, op, options
     if device == "cpu":  # where kernels are interpreted, and so seen
         assert "ops/_triton/forward.py" in files
     assert "ops/_triton/launch.py" in files
-    assert len(files) <= 8, sorted(files)
+    assert len(files) <= 9, sorted(files)

@@ -11,6 +11,7 @@ as the entropy's does in the forward kernel. If MESH reuses potentials with thei
 import triton
 import triton.language as tl
 
+from slotmesh.ops._triton.exchange import count_inputs, exchange, my_post
 from slotmesh.ops._triton.tile import (
     LOG2E,
     SMALLEST,
@@ -19,8 +20,6 @@ from slotmesh.ops._triton.tile import (
     clean,
     columns,
     costs,
-    count_inputs,
-    exchange,
     gibbs,
     gibbs_block,
     input_masses,
@@ -239,7 +238,8 @@ def backward_kernel(
     C: tl.constexpr,
 ):  # fmt: skip
     """Gradients of plan, u, v and changed cost to those of cost, a, b, temperature and init."""
-    element, place, post = my_part(mail, m, n, sixteenths, pitch_sixteenths, C)
+    element, part, place = my_part(m, n, sixteenths, pitch_sixteenths, C)
+    post = my_post(mail, element, part, C)
     rows, m, n, start, stop, pitch, edge = place
     area = element * m * n
     turn = start * 0
@@ -269,7 +269,7 @@ def backward_kernel(
     grad_plan += wide
     if not C.resident:
         grad_plan = tl.multiple_of(grad_plan, 16)
-    memory = my_memory(memory, element, post, chunks, C)
+    memory = my_memory(memory, element, part, chunks, C)
     grad_v += element * n
     g_b += element * n
 

@@ -12,6 +12,13 @@ iteration, kappa before each, 1/r of each.
 import triton
 import triton.language as tl
 
+from slotmesh.ops._triton.exchange import (
+    count_inputs,
+    exchange,
+    exchange_numbers,
+    exchange_pair,
+    my_post,
+)
 from slotmesh.ops._triton.tile import (
     ABSENT,
     LEAST,
@@ -23,9 +30,6 @@ from slotmesh.ops._triton.tile import (
     clean,
     columns,
     costs,
-    count_inputs,
-    exchange,
-    exchange_pair,
     gibbs,
     gibbs_block,
     in_memory,
@@ -310,12 +314,7 @@ def step_down(
             off_acc += off
             acc += sum_of(d * d, 0)
             tl.store(in_memory(slope, k, C), d)
-    nothing = tl.full((C.M,), 0.0, tl.float32)
-    squares, offs, turn = exchange_pair(
-        sum_of(acc, 0) + nothing, sum_of(off_acc, 0) + nothing, post, turn, C
-    )
-    squared = sum_of(tl.where(rows == 0, squares, 0.0), 0)
-    off = sum_of(tl.where(rows == 0, offs, 0.0), 0)
+    squared, off, turn = exchange_numbers(sum_of(acc, 0), sum_of(off_acc, 0), post, turn, C)
     least = SHORTEST * SHORTEST
     factor = length * tl.rsqrt(tl.where(squared < least, least, squared))
     # A derivative that is only rounding has no direction to follow.
@@ -356,7 +355,8 @@ def forward_kernel(
     C: tl.constexpr,
 ):  # fmt: skip
     """Costs (batch, m, n) to plan, potentials, error, adjusted costs, and the trace."""
-    element, place, post = my_part(mail, m, n, sixteenths, pitch_sixteenths, C)
+    element, part, place = my_part(m, n, sixteenths, pitch_sixteenths, C)
+    post = my_post(mail, element, part, C)
     rows, m, n, start, stop, pitch, edge = place
     wide = element * m * pitch
     turn = start * 0
@@ -412,7 +412,7 @@ def forward_kernel(
         write_slots(notes, SPARE, spare, C)
         write_slots(notes, MASS, mass, C)
         tl.debug_barrier()
-    slope = my_memory(slope, element, post, chunks, C)
+    slope = my_memory(slope, element, part, chunks, C)
     kept = no_block(C)
     history += element * m * n
     inverse = mass
