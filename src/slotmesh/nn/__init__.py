@@ -10,7 +10,7 @@ from slotmesh.nn.convolutional import (
 )
 from slotmesh.nn.feature_decoder import DecodedFeatures, FeatureDecoder
 from slotmesh.nn.features import FrozenFeatures
-from slotmesh.nn.noise import (
+from slotmesh.nn.initializers import (
     FixedGaussian,
     LearnedGaussian,
     LearnedSlots,
