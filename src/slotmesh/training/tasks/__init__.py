@@ -13,9 +13,10 @@ from slotmesh.training.tasks.clevr_properties import ClevrProperties
 from slotmesh.training.tasks.discovery import ClevrTexDiscovery, MultiDSpritesDiscovery
 from slotmesh.training.tasks.experiment import Experiment
 from slotmesh.training.tasks.features import Features
-from slotmesh.training.tasks.images import Images, Videos
+from slotmesh.training.tasks.images import Images
 from slotmesh.training.tasks.random_objects import RandomObjectsTask
 from slotmesh.training.tasks.video_discovery import ClevrerLongDiscovery, ClevrerShortDiscovery
+from slotmesh.training.tasks.videos import Videos
 from slotmesh.training.variants import VARIANTS
 
 TASKS: dict[str, type[Experiment]] = {

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,15 @@ from slotmesh.training.feature_source import (
 from slotmesh.training.settings import ImageData, InitName, Optim, Settings, at_least
 from slotmesh.training.tasks.blind import Constant, grid_masks
 from slotmesh.training.tasks.discovery import SHEET, with_lr
-from slotmesh.training.tasks.experiment import INITIALIZERS, Experiment, Goal, Source, Split
+from slotmesh.training.tasks.experiment import INITIALIZERS, Experiment, Goal, S, Source, Split
 from slotmesh.training.tasks.folder import load, skipped
-from slotmesh.training.tasks.images import (
+from slotmesh.training.tasks.folder_task import (
     FolderData,
     FolderTask,
-    Images,
     first_process_console,
     run_folder,
 )
+from slotmesh.training.tasks.images import Images
 from slotmesh.training.tasks.sources import open_source
 from slotmesh.training.variants import VARIANTS, MeshSettings, TransportSettings
 from slotmesh.worlds import WORLDS
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from slotmesh.metrics import SlotUsage
-
-S = TypeVar("S", bound=Settings)
 
 _WORLD_SIZE = 10_000
 
