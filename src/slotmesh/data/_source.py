@@ -58,9 +58,3 @@ def classes_of_world(name: str) -> Mapping[str, Sequence[str]]:
 def classes_of_dataset(name: str) -> Mapping[str, Sequence[str]]:
     """Names of the classes of a real dataset, by the columns that hold their numbers."""
     return READERS[name].classes if name in READERS else {}
-
-
-def check_at_least(option: str, value: int, least: int) -> None:
-    """A number given on the command line."""
-    if value < least:
-        raise ValueError(f"{option} is {value}, expected at least {least}.")

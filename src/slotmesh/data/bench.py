@@ -13,15 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 
 import slotmesh
-from slotmesh.data._source import (
-    WorldName,
-    check_at_least,
-    open_world,
-    settings_of,
-)
+from slotmesh.data._source import WorldName, open_world, settings_of
 from slotmesh.environment import device_name
 from slotmesh.files import slug, write_whole
 from slotmesh.progress import Count
+from slotmesh.training.settings import at_least
 from slotmesh.worlds import RandomObjects, Sample, VectorSample, World
 
 
@@ -47,7 +43,7 @@ class Bench:
 
 def run_bench(bench: Bench, console: Console | None = None) -> Path:
     """Check that the device makes the right scenes, measure, and return the result's path."""
-    check_at_least("--batch-size", bench.batch_size, 1)
+    at_least("batch_size", bench.batch_size, 1)
     if not 0 < bench.seconds <= 3600:
         raise ValueError(f"--seconds is {bench.seconds}, expected above 0 and at most 3600.")
     console = Console() if console is None else console
@@ -56,7 +52,7 @@ def run_bench(bench: Bench, console: Console | None = None) -> Path:
     bench.out.mkdir(parents=True, exist_ok=True)
     threads = torch.get_num_threads()
     if bench.threads is not None:
-        check_at_least("--threads", bench.threads, 1)
+        at_least("threads", bench.threads, 1)
         torch.set_num_threads(bench.threads)
     try:
         with Count(console, f"measuring {bench.world}"):

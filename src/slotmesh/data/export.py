@@ -8,14 +8,10 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh.data._source import (
-    WorldName,
-    check_at_least,
-    open_world,
-    settings_of,
-)
+from slotmesh.data._source import WorldName, open_world, settings_of
 from slotmesh.progress import Count
 from slotmesh.readers.hdf5_writer import Written, write_hdf5
+from slotmesh.training.settings import at_least
 from slotmesh.worlds import Sample, VectorSample
 
 
@@ -47,9 +43,9 @@ class Export:
 
 def run_export(export: Export, console: Console | None = None) -> Written:
     """Write the file and say what it holds."""
-    check_at_least("--n", export.n, 1)
-    check_at_least("--start", export.start, 0)
-    check_at_least("--batch-size", export.batch_size, 1)
+    at_least("n", export.n, 1)
+    at_least("start", export.start, 0)
+    at_least("batch_size", export.batch_size, 1)
     console = Console() if console is None else console
     world = open_world(
         export.world,

@@ -7,13 +7,9 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from slotmesh.data._source import (
-    WorldName,
-    check_at_least,
-    classes_of_world,
-    open_world,
-)
+from slotmesh.data._source import WorldName, classes_of_world, open_world
 from slotmesh.report.sheet import write_sheet
+from slotmesh.training.settings import at_least
 
 
 @dataclass(frozen=True)
@@ -40,8 +36,8 @@ class Preview:
 
 def run_preview(preview: Preview, console: Console | None = None) -> Path:
     """Write the sheet and return its path."""
-    check_at_least("--n", preview.n, 1)
-    check_at_least("--start", preview.start, 0)
+    at_least("n", preview.n, 1)
+    at_least("start", preview.start, 0)
     console = Console() if console is None else console
     world = open_world(
         preview.world,

@@ -15,14 +15,10 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from slotmesh.data._source import (
-    check_at_least,
-    classes_of_dataset,
-    classes_of_world,
-    open_world,
-)
+from slotmesh.data._source import classes_of_dataset, classes_of_world, open_world
 from slotmesh.progress import Count
 from slotmesh.readers import HDF5Reader
+from slotmesh.training.settings import at_least
 from slotmesh.worlds import WORLDS, Sample, VectorSample
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -69,9 +65,9 @@ class Summary:
 
 def run_stats(stats: Stats, console: Console | None = None) -> Summary:
     """Count, print a table, and return what was counted."""
-    check_at_least("--batch-size", stats.batch_size, 1)
+    at_least("batch_size", stats.batch_size, 1)
     if stats.n is not None:
-        check_at_least("--n", stats.n, 1)
+        at_least("n", stats.n, 1)
     console = Console() if console is None else console
     batches, names = _open(stats)
     summary = Summary()

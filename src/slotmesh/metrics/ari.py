@@ -53,7 +53,7 @@ def ari(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tens
         predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
         truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
         n_slots: Number of slots.
-        n_objects: Most objects that an image can have.
+        n_objects: Largest number of objects in an image.
 
     Returns:
         float64 ``(...)``.
@@ -132,7 +132,7 @@ class AdjustedRandIndex(MeanOverImages):
 
     Args:
         n_slots: Number of slots.
-        n_objects: Most objects that an image can have.
+        n_objects: Largest number of objects in an image.
         **kwargs: Arguments of :class:`torchmetrics.Metric`.
     """
 

@@ -51,7 +51,7 @@ def miou(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Ten
         predicted: Integers ``(..., H, W)``, the slot of each pixel.
         truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.
         n_slots: Number of slots.
-        n_objects: Most objects that an image can have, without the background.
+        n_objects: Largest number of objects in an image, without the background.
 
     Returns:
         float64 ``(...)``.
@@ -155,7 +155,7 @@ class MeanIoU(MeanOverImages):
 
     Args:
         n_slots: Number of slots.
-        n_objects: Most objects that an image can have, without the background.
+        n_objects: Largest number of objects in an image, without the background.
         **kwargs: Arguments of :class:`torchmetrics.Metric`.
     """
 
