@@ -200,6 +200,15 @@ def test_first_weights_are_those_of_the_seed() -> None:
     assert not torch.equal(other["attention.to_key.weight"], first["attention.to_key.weight"])
 
 
+def test_first_weights_leave_the_random_numbers_of_a_gpu_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    small("random-objects", "SA-MESH", "quick").fresh_model()
+    assert seeded == []
+
+
 @pytest.mark.parametrize(
     ("task", "variant", "name", "said"),
     [

@@ -159,7 +159,8 @@ class Experiment(ABC):
         """The model with the initial weights of the run's seed, whatever was drawn before."""
         check_fits(self.build)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mix(self.settings.seed, "weights", 0))
+            # torch.manual_seed would seed all devices, of which none but the CPU is restored.
+            torch.default_generator.manual_seed(mix(self.settings.seed, "weights", 0))
             return self.build()
 
     def noise(
