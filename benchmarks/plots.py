@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from benchmarks.measure import Measurement
-from slotmesh.report.figures import COLOURS, panels
+from slotmesh.palette import VARIANT_COLOURS
+from slotmesh.report.figures import panels
 
 Axis = Literal["n", "m"]
 Points = list[tuple[int, float]]
@@ -88,6 +89,6 @@ def _draw(panel: Axes, rows: list[Measurement], axis: Axis) -> None:
 def _look(name: str) -> dict[str, Any]:
     """Operations are lines in the colour of their variant, baselines of MESH are marks."""
     if name in OPS:
-        return {"color": COLOURS[OPS[name]], "marker": ".", "label": NAMES[name]}
+        return {"color": VARIANT_COLOURS[OPS[name]], "marker": ".", "label": NAMES[name]}
     shape = {"marker": _MARKS[name], "markerfacecolor": "none", "linestyle": "none"}
-    return {"color": COLOURS["SA-MESH"], "label": f"MESH, {name}", **shape}
+    return {"color": VARIANT_COLOURS["SA-MESH"], "label": f"MESH, {name}", **shape}

@@ -12,7 +12,8 @@ from paper.figures.common import FloatArray, OnProgress, noop
 from slotmesh.models import SetCopier
 from slotmesh.nn import LearnedObjective, Mesh
 from slotmesh.ops import EntropyObjective
-from slotmesh.report.figures import COLOURS, panels
+from slotmesh.palette import VARIANT_COLOURS
+from slotmesh.report.figures import panels
 from slotmesh.training.stream import EvalBatches, RunData
 from slotmesh.training.tasks.experiment import Split
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings, RandomObjectsTask
@@ -163,14 +164,14 @@ def _ranks(x: FloatArray) -> FloatArray:
 def draw_objective(numbers: Derivatives) -> Figure:
     """Draw the derivative of the entropy (left) and of the learned objective (right)."""
     figure, [[left, right]] = panels(9.2, 3.8, 1, 2)
-    ink = COLOURS["SA-MESH"]
+    ink = VARIANT_COLOURS["SA-MESH"]
     left.plot(numbers.p, numbers.entropy, color=ink, linewidth=2)
     left.set_title("Entropy $H$", fontsize=11)
     right.plot(numbers.p, numbers.initial, color="#b9bfc9", linewidth=1.5, label="before training")
     right.plot(
         numbers.p,
         numbers.fitted_entropy,
-        color=COLOURS["SA-SH"],
+        color=VARIANT_COLOURS["SA-SH"],
         linestyle=(0, (4, 2)),
         linewidth=1.5,
         label="entropy, scaled and shifted",

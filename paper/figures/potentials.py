@@ -11,7 +11,8 @@ from torch import Tensor
 from paper.figures.common import NOISE, FloatArray, OnProgress, noop
 from slotmesh.ops import mesh, pairwise_cost
 from slotmesh.ops.mesh import PotentialsMode
-from slotmesh.report.figures import COLOURS, panels
+from slotmesh.palette import VARIANT_COLOURS
+from slotmesh.report.figures import panels
 
 N_SLOTS, N_INPUTS, DIM = 7, 100, 64
 LR = 5.0
@@ -102,8 +103,8 @@ def draw_potentials(numbers: PotentialGaps) -> Figure:
     """Draw both gaps by MESH iteration, with the central 80 % of the draws."""
     figure, [[axes]] = panels(6.4, 3.8)
     series = (
-        ("fresh u, v", numbers.fresh, COLOURS["SA"], "s", "--"),
-        ("reused u, v", numbers.reused, COLOURS["SA-MESH"], "o", "-"),
+        ("fresh u, v", numbers.fresh, VARIANT_COLOURS["SA"], "s", "--"),
+        ("reused u, v", numbers.reused, VARIANT_COLOURS["SA-MESH"], "o", "-"),
     )
     for name, gaps, colour, mark, dash in series:
         low, high = np.quantile(gaps, (0.1, 0.9), axis=0)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from paper.figures.common import NOISE, FloatArray, OnProgress, noop
 from slotmesh.ops import Transport, mesh, sinkhorn
-from slotmesh.report.figures import COLOURS, panels, shades
+from slotmesh.palette import VARIANT_COLOURS
+from slotmesh.report.figures import panels, shades
 
 TEMPERATURES = (1.0, 0.1, 0.01)
 LEARNING_RATES = (1.0, 2.0, 3.0, 5.0)
@@ -171,7 +172,7 @@ def _lines(axes: Axes, numbers: Scaling, sh: FloatArray, changed: FloatArray) ->
     )
     for name, values, curves, variant, dash in groups:
         for value, curve, colour in zip(
-            values, curves, shades(COLOURS[variant], len(values)), strict=True
+            values, curves, shades(VARIANT_COLOURS[variant], len(values)), strict=True
         ):
             label = f"{name} = {value:g}"
             lines += axes.plot(

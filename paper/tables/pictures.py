@@ -11,7 +11,8 @@ from PIL import Image
 
 from paper.tables.record import RunRecord
 from slotmesh.files import write_whole
-from slotmesh.report.figures import COLOURS, panels, svg_bytes
+from slotmesh.palette import VARIANT_COLOURS
+from slotmesh.report.figures import panels, svg_bytes
 from slotmesh.training.report.collect import Found
 from slotmesh.training.report.samples import SamplePainter
 from slotmesh.training.runs import Run
@@ -74,7 +75,7 @@ def draw_curves(found: dict[str, list[RunRecord]]) -> Figure:
             steps, values = _points(getattr(one, room), name, 100.0 if name in PERCENT else 1.0)
             # The baselines with noise are variants of SA.
             variant = one.settings["variant"]
-            colour = COLOURS.get(variant, COLOURS["SA"])
+            colour = VARIANT_COLOURS.get(variant, VARIANT_COLOURS["SA"])
             known = styles.setdefault(colour, [])
             known += [row] if row not in known else []
             axes.plot(

@@ -1,4 +1,12 @@
-"""The colours of slots and objects, everywhere."""
+"""The colours of variants, slots and objects, everywhere."""
+
+VARIANT_COLOURS = {
+    "SA": "#7a869a",
+    "SA-SH": "#2f7fb8",
+    "SA-EMD": "#c7832b",
+    "SA-MESH": "#b3245f",
+}
+"""Of the four variants that figures compare."""
 
 MASK_COLOURS = (
     "#2b2f36",

@@ -32,7 +32,8 @@ from slotmesh.demo.scenes import (
 )
 from slotmesh.demo.ties import VARIANTS, TieResult, paper_ties, transport_tie
 from slotmesh.files import write_whole
-from slotmesh.report.figures import COLOURS, heat_map, panels
+from slotmesh.palette import VARIANT_COLOURS
+from slotmesh.report.figures import heat_map, panels
 from slotmesh.report.heat import HeatTable, heat_table
 from slotmesh.report.page import render_page
 from slotmesh.training.report import Report, run_report
@@ -160,6 +161,6 @@ def draw_ties(ties: list[TieResult]) -> Figure:
         axes[0].set_title("cost", fontsize=10)
         for panel, name in zip(axes[1:], VARIANTS, strict=True):
             draw(panel, result.plans[name])
-            panel.set_title(name, fontsize=10, color=COLOURS[name], fontweight="bold")
+            panel.set_title(name, fontsize=10, color=VARIANT_COLOURS[name], fontweight="bold")
             panel.set_xlabel(f"entropy {abs(result.entropies[name]):.2f}")
     return figure

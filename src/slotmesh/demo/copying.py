@@ -9,8 +9,8 @@ import torch
 from rich.console import Console
 
 from slotmesh.ops import assign
+from slotmesh.palette import VARIANT_COLOURS
 from slotmesh.report.charts import Chart, chart
-from slotmesh.report.figures import COLOURS
 from slotmesh.report.heat import HeatTable, heat_table
 from slotmesh.report.marks import Mark
 from slotmesh.training.evaluate import evaluate_run
@@ -81,7 +81,7 @@ def rows_of(models: dict[str, Trained]) -> list[dict[str, Any]]:
 
 def marks() -> dict[str, Mark]:
     """How both models are marked on the page."""
-    return {name: Mark(name, COLOURS[name], key=f"r-{name}") for name in PAPER}
+    return {name: Mark(name, VARIANT_COLOURS[name], key=f"r-{name}") for name in PAPER}
 
 
 def draw_curves(models: dict[str, Trained]) -> Chart:

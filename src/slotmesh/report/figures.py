@@ -14,9 +14,6 @@ from torch import Tensor
 
 from slotmesh.files import write_whole
 
-COLOURS = {"SA": "#7a869a", "SA-SH": "#2f7fb8", "SA-EMD": "#c7832b", "SA-MESH": "#b3245f"}
-"""One colour per variant, in every figure."""
-
 # Drawing a figure again gives the same bytes: no dates, and fixed ids.
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",

@@ -23,6 +23,7 @@ from slotmesh.nn.transports.base import MarginalKind
 from slotmesh.nn.transports.emd import Combine
 from slotmesh.ops import CostKind
 from slotmesh.ops.mesh import PotentialsMode
+from slotmesh.palette import VARIANT_COLOURS
 from slotmesh.training.settings import positive
 
 
@@ -177,12 +178,12 @@ class Variant:
 VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
-        Variant("SA", SoftmaxSettings, "#7a869a"),
+        Variant("SA", SoftmaxSettings, VARIANT_COLOURS["SA"]),
         Variant("SA-fixed-noise", SoftmaxSettings, "#4d9a8a", FixedNoiseSettings()),
         Variant("SA-learned-noise", SoftmaxSettings, "#8a63b8", LearnedNoiseSettings()),
-        Variant("SA-SH", SinkhornSettings, "#2f7fb8"),
-        Variant("SA-EMD", EMDSettings, "#c7832b"),
-        Variant("SA-MESH", MeshSettings, "#b3245f"),
+        Variant("SA-SH", SinkhornSettings, VARIANT_COLOURS["SA-SH"]),
+        Variant("SA-EMD", EMDSettings, VARIANT_COLOURS["SA-EMD"]),
+        Variant("SA-MESH", MeshSettings, VARIANT_COLOURS["SA-MESH"]),
     )
 }
 """All variants by name, in the order of the paper's tables."""
