@@ -152,9 +152,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[_Compiled, 
     noted: list[tuple[_Compiled, list[Any]]] = []
     kinds: list[Any] = []
 
-    def start(how: Any, kernel: Any, batch: int, cost: Any, dtypes: Any, *args: Any) -> None:
-        kinds[:] = [x.dtype if isinstance(x, torch.Tensor) else type(x) for x in args]
-        start_really(how, kernel, batch, cost, dtypes, *args)
+    def start(how: Any, kernel: Any, batch: int, cost: Any, *others: Any) -> None:
+        _, tensors, numbers = others
+        kinds[:] = [(cost if x is None else x).dtype for x in tensors] + [type(x) for x in numbers]
+        start_really(how, kernel, batch, cost, *others)
 
     def run_on(device: Any, kernel: Any, *args: Any, **options: Any) -> _Compiled:
         code = kernel if isinstance(kernel, _Compiled) else _Compiled(kinds)
