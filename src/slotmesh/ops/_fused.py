@@ -158,6 +158,12 @@ def small_group(m: int, n: int, settings: SolverSettings) -> int:
     return group if group > 1 else 0
 
 
+def empty(like: Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory on the device of ``like``."""
+    # By name: torch first tries to read a positional shape as a number, which takes longer.
+    return like.new_empty(size=shape, dtype=dtype)
+
+
 def results_of(operands: Operands, settings: SolverSettings) -> Results:
     """Memory for the forward kernel; None where it writes nothing."""
     cost, mesh = operands.cost, settings.mesh
@@ -166,20 +172,16 @@ def results_of(operands: Operands, settings: SolverSettings) -> Results:
     count, n_iters = math.prod(batch), settings.n_iters
     small = small_group(m, n, settings) > 0
     recorded = (n_iters + 3, m) if small else (3 * n_iters, block_size(m))
-
-    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return cost.new_empty(shape, dtype=dtype)
-
     return Results(
-        plan=cost.new_empty(cost.shape),
-        u=empty(*batch, m),
-        v=empty(*batch, n),
-        error=empty(*batch),
-        n_iters=empty(*batch, dtype=torch.int64),
-        converged=empty(*batch, dtype=torch.bool),
-        changed=empty(*batch, m, n) if mesh else None,
-        trace=empty(kept + 1, count, *recorded),
-        history=empty(kept, *batch, m, n) if kept else None,
+        plan=empty(cost, *batch, m, n, dtype=cost.dtype),
+        u=empty(cost, *batch, m),
+        v=empty(cost, *batch, n),
+        error=empty(cost, *batch),
+        n_iters=empty(cost, *batch, dtype=torch.int64),
+        converged=empty(cost, *batch, dtype=torch.bool),
+        changed=empty(cost, *batch, m, n) if mesh else None,
+        trace=empty(cost, kept + 1, count, *recorded),
+        history=empty(cost, kept, *batch, m, n) if kept else None,
     )
 
 
@@ -187,18 +189,14 @@ def gradients_of(operands: Operands, past: Past, wanted: Wanted) -> Gradients:
     """Memory for the backward kernel; None where it writes nothing."""
     cost = operands.cost
     *batch, m, n = cost.shape
-
-    def vector(needed: bool, *shape: int) -> Tensor | None:
-        return cost.new_empty(shape, dtype=torch.float32) if needed else None
-
     # Several Sinkhorns add to one gradient, which half precision would round each time.
     kind = wanted.dtype if past.history is None else torch.float32
     return Gradients(
-        cost=cost.new_empty(cost.shape, dtype=kind),
-        a=vector(wanted.masses, *batch, m),
-        b=vector(wanted.masses, *batch, n),
-        tau=vector(wanted.tau, *batch),
-        init=vector(wanted.init, *batch, m),
+        cost=empty(cost, *batch, m, n, dtype=kind),
+        a=empty(cost, *batch, m) if wanted.masses else None,
+        b=empty(cost, *batch, n) if wanted.masses else None,
+        tau=empty(cost, *batch) if wanted.tau else None,
+        init=empty(cost, *batch, m) if wanted.init else None,
     )
 
 
@@ -241,10 +239,11 @@ def run_adjoint(plan: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tenso
 
 def adjoint_of(plan: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Memory for the adjoint kernels."""
+    *batch, m, n = plan.shape
     return (
-        plan.new_empty(plan.shape),
-        plan.new_empty(plan.shape[:-1], dtype=torch.float32),
-        plan.new_empty((*plan.shape[:-2], plan.shape[-1]), dtype=torch.float32),
+        empty(plan, *batch, m, n, dtype=plan.dtype),
+        empty(plan, *batch, m),
+        empty(plan, *batch, n),
     )
 
 

@@ -232,11 +232,10 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     if mesh:
         assert changed is not None
         rows = n_iters + _kernels[0].NOTES.value
-        flows = cost.new_empty((batch, rows, case.M), dtype=torch.float32)
+        flows = _fused.empty(cost, batch, rows, case.M)
         if not case.resident:
             cost, noise = _aligned(cost), None if noise is None else _aligned(noise)
-            wide = (batch, m, how.pitch)
-            work = changed if how.pitch == n else changed.new_empty(wide)
+            work = changed if how.pitch == n else _fused.empty(cost, batch, m, how.pitch)
     elif not case.resident:
         cost = _padded(cost, how.pitch)
     b, inputs = _rows_of_inputs(how, b, inputs)
@@ -297,7 +296,7 @@ def backward(
             (settings.temperature, m, n, batch, n_iters),
         )  # fmt: skip
         return
-    flows = cost.new_empty((batch, n_iters + 1, how.case.M), dtype=torch.float32)
+    flows = _fused.empty(cost, batch, n_iters + 1, how.case.M)
     b, inputs = _rows_of_inputs(how, b, inputs)
     if not how.case.resident:
         cost = _padded(cost, how.pitch)
@@ -394,8 +393,7 @@ def _memory(cost: Tensor, batch: int, how: Launch, descent: bool) -> Tensor:
     """Memory for blocks of exponentials or of MESH's slope (see ``tile.in_memory``)."""
     if how.case.resident or not (how.case.stored or descent):
         return cost
-    size = batch * how.case.split * how.chunks * how.case.M * how.case.N
-    return cost.new_empty(size, dtype=torch.float32)
+    return _fused.empty(cost, batch * how.case.split * how.chunks * how.case.M * how.case.N)
 
 
 def _padded(x: Tensor, pitch: int) -> Tensor:
