@@ -179,6 +179,7 @@ def results_of(operands: Operands, settings: SolverSettings) -> Results:
         error=empty(cost, *batch),
         n_iters=empty(cost, *batch, dtype=torch.int64),
         converged=empty(cost, *batch, dtype=torch.bool),
+        temperature=empty(cost, *batch),
         changed=empty(cost, *batch, m, n) if mesh else None,
         trace=empty(cost, kept + 1, count, *recorded),
         history=empty(cost, kept, *batch, m, n) if kept else None,
@@ -257,7 +258,7 @@ def save(
     ctx.set_materialize_grads(False)
     ctx.settings, ctx.dtype = settings, operands.cost.dtype
     cost = results.changed if settings.mesh else operands.cost
-    constant = [results.error, results.n_iters, results.converged, *hidden]
+    constant = [results.error, results.n_iters, results.converged, results.temperature, *hidden]
     if settings.implicit:
         constant += [results.u, results.v]
         kept = (results.plan, None)
@@ -340,7 +341,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        incoming = Incoming(grads[0], grads[1], grads[2], grads[6])
+        incoming = Incoming(grads[0], grads[1], grads[2], grads[7])
         needs = Operands(*ctx.needs_input_grad[1:])
         how = (run_backward, run_adjoint)
         # The operators say what they cannot do: a second derivative, a batch of gradients.
@@ -396,7 +397,7 @@ def fused_transport(
             found = _run_eager(settings, *operands)
         else:
             found = run_forward(operands, settings)
-        plan, u, v, error, n_iters, converged, changed = found[:SHOWN]
+        plan, u, v, error, n_iters, converged, temperature, changed = found[:SHOWN]
     return Transport(
         plan=plan if plan.dtype == cost.dtype else plan.to(cost.dtype),
         u=u,
@@ -405,7 +406,8 @@ def fused_transport(
         marginal_error=error,
         n_iters=n_iters,
         converged=converged,
-        temperature=temperature_of(given, u),
+        # A tensor may have a graph.
+        temperature=temperature_of(given, u) if operands.tau is not None else temperature,
     )
 
 

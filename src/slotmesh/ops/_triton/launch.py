@@ -201,7 +201,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     batch, m, n = sizes = _sizes(cost)
     if batch == 0:
         return
-    plan, u, v, error, count, converged, changed, trace, history = results
+    plan, u, v, error, count, converged, tau_out, changed, trace, history = results
     n_iters, mesh = settings.n_iters, settings.mesh
     how = _launch(
         choose,
@@ -224,7 +224,10 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     if case.G:
         _start(
             how, _kernels[2].forward_small_kernel, batch, cost, (plan.dtype,),
-            (cost, a, b, slots, inputs, tau, init, plan, u, v, error, count, converged, trace),
+            (
+                cost, a, b, slots, inputs, tau, init,
+                plan, u, v, error, count, converged, tau_out, trace,
+            ),
             (settings.temperature, CONVERGED, m, n, batch, n_iters),
         )  # fmt: skip
         return
@@ -243,7 +246,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
         how, _kernels[0].forward_kernel, batch, cost, (plan.dtype,),
         (
             cost, noise, a, b, slots, inputs, tau, init,
-            plan, u, v, error, count, converged, changed, history, work,
+            plan, u, v, error, count, converged, tau_out, changed, history, work,
             _memory(cost, batch, how, mesh), trace, flows, _post(cost, batch, case),
         ),
         (
