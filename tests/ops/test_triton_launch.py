@@ -86,7 +86,8 @@ def test_small_matrices_with_masks(device: str) -> None:
     slots[:, 1] = inputs[:, 3] = True
     cost[~(slots[:, :, None] & inputs[:, None])] = torch.nan
     masks = {"slot_mask": slots, "input_mask": inputs}
-    both(sinkhorn, device, {"cost": cost}, n_iters=20, through=("plan",), **masks)
+    options = {"n_iters": 20, "temperature": 0.7, "through": ("plan",)}
+    both(sinkhorn, device, {"cost": cost}, **options, **masks)
 
 
 @pytest.mark.parametrize(("op", "notes"), [(sinkhorn, True), (mesh, True), (mesh, False)])

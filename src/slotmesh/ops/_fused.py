@@ -219,7 +219,7 @@ def run_backward(
     grads = gradients_of(operands, past, wanted)
     into = Incoming(*(None if g is None else g.contiguous() for g in incoming))
     launch.backward(operands, past, into, settings, wanted, grads)
-    return grads._replace(cost=grads.cost.to(wanted.dtype))
+    return grads._replace(cost=_as(wanted.dtype, grads.cost))
 
 
 def run_adjoint(plan: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -296,7 +296,7 @@ def pull_back(
     grad_cost, grad_a, grad_b, grad_tau, grad_init = found
     given = grad_cost is not None
     return (
-        grad_cost.to(ctx.dtype) if needs.cost and given else None,
+        _as(ctx.dtype, grad_cost) if needs.cost and given else None,
         settings.sigma * grad_cost if needs.noise and given else None,
         grad_a if needs.a else None,
         grad_b if needs.b else None,
@@ -390,7 +390,8 @@ def fused_transport(
         operands, settings = _prepare(given, settings, noise, init)
         leaves = [x for x in operands if x is not None]
         graph = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
-        settings = settings._replace(keep=settings.reuse and settings.n_steps > 0 and graph)
+        if settings.reuse and settings.n_steps > 0 and graph:
+            settings = settings._replace(keep=True)
         if not is_eager(leaves):
             found = _torch.ops.slotmesh.transport(*operands, *settings)
         elif graph:
@@ -399,7 +400,7 @@ def fused_transport(
             found = run_forward(operands, settings)
         plan, u, v, error, n_iters, converged, temperature, changed = found[:SHOWN]
     return Transport(
-        plan=plan if plan.dtype == cost.dtype else plan.to(cost.dtype),
+        plan=_as(cost.dtype, plan),
         u=u,
         v=v,
         cost=changed if settings.mesh and changed is not None else cost,
@@ -438,6 +439,11 @@ def _prepare(
     operands = (cost, noise, a, b, slots, inputs, tau, init)
     whole: Any = (None if x is None else x.contiguous() for x in operands)
     return Operands(*whole), settings
+
+
+def _as(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """The same numbers in a dtype, without a call of torch if it is theirs."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def flat_vector(x: Tensor | None) -> Tensor | None:
