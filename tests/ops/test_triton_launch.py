@@ -189,6 +189,34 @@ def test_code_is_not_used_for_another_dtype(
     assert len({id(code) for code, _ in launched}) == 4
 
 
+@pytest.mark.parametrize("op", [sinkhorn, mesh])
+@pytest.mark.parametrize("shape", [(2, 3, 40), (2, 3, 5)])
+def test_an_eager_call_launches_the_kernel_alone(
+    device: str,
+    op: Any,
+    shape: tuple[int, ...],
+    launched: list[tuple[_Compiled, list[Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Besides it there are only memory and MESH's noise: all else would be one more launch."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    cost = randn(*shape, seed=9, dtype=F32).to(device).requires_grad_()
+    weight = torch.ones_like(cost)
+    before = set_value_checks("never")  # as on a GPU
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as noted:
+            plan = op(cost, n_iters=2, temperature=0.7, backend="triton").plan
+            torch.autograd.grad(plan, cost, weight)
+    finally:
+        set_value_checks(before)
+    assert len(launched) == 2
+    used = {event.name for event in noted.events() if event.name.startswith("aten::")}
+    memory = {"aten::new_empty", "aten::empty", "aten::empty_like", "aten::empty_strided"}
+    views = {"aten::detach", "aten::expand", "aten::view", "aten::as_strided"}
+    noise = {"aten::randn_like", "aten::normal_"} if op is mesh else set[str]()
+    assert used <= memory | views | noise
+
+
 @pytest.mark.parametrize("name", ["lr", "step", "noise", "temperature"])
 def test_whole_numbers_are_launched_as_real_ones(
     device: str, name: str, launched: list[tuple[_Compiled, list[Any]]]
