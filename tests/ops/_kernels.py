@@ -86,6 +86,8 @@ def both(
         near(getattr(kernel, name), getattr(truth, name), values, name, 1.0)
     if op is mesh:
         near(kernel.cost, truth.cost, values, "cost")
+    near(kernel.temperature, truth.temperature, 1e-6, "temperature")
+    assert kernel.temperature.requires_grad == truth.temperature.requires_grad
     close(kernel.marginal_error.cpu(), truth.marginal_error, max(1e-6, values))
     assert (kernel.n_iters.cpu() == truth.n_iters).all()
     assert kernel.n_iters.dtype == truth.n_iters.dtype

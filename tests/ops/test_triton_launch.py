@@ -86,7 +86,8 @@ def test_small_matrices_with_masks(device: str) -> None:
     slots[:, 1] = inputs[:, 3] = True
     cost[~(slots[:, :, None] & inputs[:, None])] = torch.nan
     masks = {"slot_mask": slots, "input_mask": inputs}
-    both(sinkhorn, device, {"cost": cost}, n_iters=20, through=("plan",), **masks)
+    options = {"n_iters": 20, "temperature": 0.7, "through": ("plan",)}
+    both(sinkhorn, device, {"cost": cost}, **options, **masks)
 
 
 @pytest.mark.parametrize(("op", "notes"), [(sinkhorn, True), (mesh, True), (mesh, False)])
@@ -152,9 +153,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[_Compiled, 
     noted: list[tuple[_Compiled, list[Any]]] = []
     kinds: list[Any] = []
 
-    def start(how: Any, kernel: Any, batch: int, cost: Any, dtypes: Any, *args: Any) -> None:
-        kinds[:] = [x.dtype if isinstance(x, torch.Tensor) else type(x) for x in args]
-        start_really(how, kernel, batch, cost, dtypes, *args)
+    def start(how: Any, kernel: Any, batch: int, cost: Any, *others: Any) -> None:
+        _, tensors, numbers = others
+        kinds[:] = [(cost if x is None else x).dtype for x in tensors] + [type(x) for x in numbers]
+        start_really(how, kernel, batch, cost, *others)
 
     def run_on(device: Any, kernel: Any, *args: Any, **options: Any) -> _Compiled:
         code = kernel if isinstance(kernel, _Compiled) else _Compiled(kinds)
@@ -185,6 +187,34 @@ def test_code_is_not_used_for_another_dtype(
     assert len(launched) == 8
     assert all(list(code) == given for code, given in launched)
     assert len({id(code) for code, _ in launched}) == 4
+
+
+@pytest.mark.parametrize("op", [sinkhorn, mesh])
+@pytest.mark.parametrize("shape", [(2, 3, 40), (2, 3, 5)])
+def test_an_eager_call_launches_the_kernel_alone(
+    device: str,
+    op: Any,
+    shape: tuple[int, ...],
+    launched: list[tuple[_Compiled, list[Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Besides it there are only memory and MESH's noise: all else would be one more launch."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    cost = randn(*shape, seed=9, dtype=F32).to(device).requires_grad_()
+    weight = torch.ones_like(cost)
+    before = set_value_checks("never")  # as on a GPU
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as noted:
+            plan = op(cost, n_iters=2, temperature=0.7, backend="triton").plan
+            torch.autograd.grad(plan, cost, weight)
+    finally:
+        set_value_checks(before)
+    assert len(launched) == 2
+    used = {event.name for event in noted.events() if event.name.startswith("aten::")}
+    memory = {"aten::new_empty", "aten::empty", "aten::empty_like", "aten::empty_strided"}
+    views = {"aten::detach", "aten::expand", "aten::view", "aten::as_strided"}
+    noise = {"aten::randn_like", "aten::normal_"} if op is mesh else set[str]()
+    assert used <= memory | views | noise
 
 
 @pytest.mark.parametrize("name", ["lr", "step", "noise", "temperature"])

@@ -158,6 +158,12 @@ def small_group(m: int, n: int, settings: SolverSettings) -> int:
     return group if group > 1 else 0
 
 
+def empty(like: Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory on the device of ``like``."""
+    # By name: torch first tries to read a positional shape as a number, which takes longer.
+    return like.new_empty(size=shape, dtype=dtype)
+
+
 def results_of(operands: Operands, settings: SolverSettings) -> Results:
     """Memory for the forward kernel; None where it writes nothing."""
     cost, mesh = operands.cost, settings.mesh
@@ -166,20 +172,17 @@ def results_of(operands: Operands, settings: SolverSettings) -> Results:
     count, n_iters = math.prod(batch), settings.n_iters
     small = small_group(m, n, settings) > 0
     recorded = (n_iters + 3, m) if small else (3 * n_iters, block_size(m))
-
-    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return cost.new_empty(shape, dtype=dtype)
-
     return Results(
-        plan=cost.new_empty(cost.shape),
-        u=empty(*batch, m),
-        v=empty(*batch, n),
-        error=empty(*batch),
-        n_iters=empty(*batch, dtype=torch.int64),
-        converged=empty(*batch, dtype=torch.bool),
-        changed=empty(*batch, m, n) if mesh else None,
-        trace=empty(kept + 1, count, *recorded),
-        history=empty(kept, *batch, m, n) if kept else None,
+        plan=empty(cost, *batch, m, n, dtype=cost.dtype),
+        u=empty(cost, *batch, m),
+        v=empty(cost, *batch, n),
+        error=empty(cost, *batch),
+        n_iters=empty(cost, *batch, dtype=torch.int64),
+        converged=empty(cost, *batch, dtype=torch.bool),
+        temperature=empty(cost, *batch),
+        changed=empty(cost, *batch, m, n) if mesh else None,
+        trace=empty(cost, kept + 1, count, *recorded),
+        history=empty(cost, kept, *batch, m, n) if kept else None,
     )
 
 
@@ -187,18 +190,14 @@ def gradients_of(operands: Operands, past: Past, wanted: Wanted) -> Gradients:
     """Memory for the backward kernel; None where it writes nothing."""
     cost = operands.cost
     *batch, m, n = cost.shape
-
-    def vector(needed: bool, *shape: int) -> Tensor | None:
-        return cost.new_empty(shape, dtype=torch.float32) if needed else None
-
     # Several Sinkhorns add to one gradient, which half precision would round each time.
     kind = wanted.dtype if past.history is None else torch.float32
     return Gradients(
-        cost=cost.new_empty(cost.shape, dtype=kind),
-        a=vector(wanted.masses, *batch, m),
-        b=vector(wanted.masses, *batch, n),
-        tau=vector(wanted.tau, *batch),
-        init=vector(wanted.init, *batch, m),
+        cost=empty(cost, *batch, m, n, dtype=kind),
+        a=empty(cost, *batch, m) if wanted.masses else None,
+        b=empty(cost, *batch, n) if wanted.masses else None,
+        tau=empty(cost, *batch) if wanted.tau else None,
+        init=empty(cost, *batch, m) if wanted.init else None,
     )
 
 
@@ -220,7 +219,7 @@ def run_backward(
     grads = gradients_of(operands, past, wanted)
     into = Incoming(*(None if g is None else g.contiguous() for g in incoming))
     launch.backward(operands, past, into, settings, wanted, grads)
-    return grads._replace(cost=grads.cost.to(wanted.dtype))
+    return grads._replace(cost=_as(wanted.dtype, grads.cost))
 
 
 def run_adjoint(plan: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -241,10 +240,11 @@ def run_adjoint(plan: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tenso
 
 def adjoint_of(plan: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Memory for the adjoint kernels."""
+    *batch, m, n = plan.shape
     return (
-        plan.new_empty(plan.shape),
-        plan.new_empty(plan.shape[:-1], dtype=torch.float32),
-        plan.new_empty((*plan.shape[:-2], plan.shape[-1]), dtype=torch.float32),
+        empty(plan, *batch, m, n, dtype=plan.dtype),
+        empty(plan, *batch, m),
+        empty(plan, *batch, n),
     )
 
 
@@ -258,7 +258,7 @@ def save(
     ctx.set_materialize_grads(False)
     ctx.settings, ctx.dtype = settings, operands.cost.dtype
     cost = results.changed if settings.mesh else operands.cost
-    constant = [results.error, results.n_iters, results.converged, *hidden]
+    constant = [results.error, results.n_iters, results.converged, results.temperature, *hidden]
     if settings.implicit:
         constant += [results.u, results.v]
         kept = (results.plan, None)
@@ -296,7 +296,7 @@ def pull_back(
     grad_cost, grad_a, grad_b, grad_tau, grad_init = found
     given = grad_cost is not None
     return (
-        grad_cost.to(ctx.dtype) if needs.cost and given else None,
+        _as(ctx.dtype, grad_cost) if needs.cost and given else None,
         settings.sigma * grad_cost if needs.noise and given else None,
         grad_a if needs.a else None,
         grad_b if needs.b else None,
@@ -341,7 +341,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        incoming = Incoming(grads[0], grads[1], grads[2], grads[6])
+        incoming = Incoming(grads[0], grads[1], grads[2], grads[7])
         needs = Operands(*ctx.needs_input_grad[1:])
         how = (run_backward, run_adjoint)
         # The operators say what they cannot do: a second derivative, a batch of gradients.
@@ -390,23 +390,25 @@ def fused_transport(
         operands, settings = _prepare(given, settings, noise, init)
         leaves = [x for x in operands if x is not None]
         graph = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
-        settings = settings._replace(keep=settings.reuse and settings.n_steps > 0 and graph)
+        if settings.reuse and settings.n_steps > 0 and graph:
+            settings = settings._replace(keep=True)
         if not is_eager(leaves):
             found = _torch.ops.slotmesh.transport(*operands, *settings)
         elif graph:
             found = _run_eager(settings, *operands)
         else:
             found = run_forward(operands, settings)
-        plan, u, v, error, n_iters, converged, changed = found[:SHOWN]
+        plan, u, v, error, n_iters, converged, temperature, changed = found[:SHOWN]
     return Transport(
-        plan=plan if plan.dtype == cost.dtype else plan.to(cost.dtype),
+        plan=_as(cost.dtype, plan),
         u=u,
         v=v,
         cost=changed if settings.mesh and changed is not None else cost,
         marginal_error=error,
         n_iters=n_iters,
         converged=converged,
-        temperature=temperature_of(given, u),
+        # A tensor may have a graph.
+        temperature=temperature_of(given, u) if operands.tau is not None else temperature,
     )
 
 
@@ -437,6 +439,11 @@ def _prepare(
     operands = (cost, noise, a, b, slots, inputs, tau, init)
     whole: Any = (None if x is None else x.contiguous() for x in operands)
     return Operands(*whole), settings
+
+
+def _as(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """The same numbers in a dtype, without a call of torch if it is theirs."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def flat_vector(x: Tensor | None) -> Tensor | None:

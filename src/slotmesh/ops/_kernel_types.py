@@ -28,6 +28,7 @@ class Results(NamedTuple):
     error: Tensor  # (B,), of the marginals
     n_iters: Tensor  # (B,), int64
     converged: Tensor  # (B,), bool
+    temperature: Tensor  # (B,)
     changed: Tensor | None  # (B, m, n), the adjusted cost; None for Sinkhorn
     # For the backward kernel: (1 + kept steps, B, 3 n_iters, m padded to a power of two), or for
     # small matrices (1, B, n_iters + 3, m).
@@ -36,7 +37,7 @@ class Results(NamedTuple):
 
 
 # The first results are for the caller, the others for the backward kernel.
-SHOWN = 7
+SHOWN = 8
 
 
 class Past(NamedTuple):

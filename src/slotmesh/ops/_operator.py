@@ -126,7 +126,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
 
 def _backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
     mesh = ctx.settings.mesh
-    incoming = Incoming(grads[0], grads[1], grads[2], grads[6] if mesh else None)
+    incoming = Incoming(grads[0], grads[1], grads[2], grads[7] if mesh else None)
     needs = Operands(*ctx.needs_input_grad[: len(Operands._fields)])
     found = pull_back(ctx, incoming, needs, backward_flat, plan_adjoint)
     return *found, *(None,) * len(ctx.settings)

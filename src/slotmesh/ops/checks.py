@@ -47,13 +47,13 @@ def can_read_values(*tensors: Tensor | None) -> bool:
     """Whether the values of these tensors may be read now."""
     if torch.compiler.is_compiling() or _mode == "never":
         return False
-    given = [t for t in tensors if t is not None]
-    # Subclasses (fake, distributed, ...) and tensors inside vmap have no plain values to read.
-    if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta for t in given):
-        return False
-    if in_transform():
-        return False
-    return _mode == "always" or all(t.device.type == "cpu" for t in given)
+    for t in tensors:
+        # Subclasses (fake, distributed, ...) and tensors inside vmap have no plain values to read.
+        if t is not None and (type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta):
+            return False
+        if t is not None and _mode == "auto" and not t.is_cpu:
+            return False
+    return not in_transform()
 
 
 def in_transform() -> bool:

@@ -135,6 +135,8 @@ def check_problem(given: Given) -> tuple[int, ...]:
     """Check shapes, dtypes and devices; returns the batch dimensions that all of them share."""
     op, cost, a, b, slot_mask, input_mask, _ = given
     checks.check_matrix(op, "cost", cost)
+    if a is None and b is None and slot_mask is None and input_mask is None:
+        return tuple(cost.shape[:-2])
     m, n = cost.shape[-2:]
     for name, vector, size, is_mask in (
         ("a", a, m, False),

@@ -349,9 +349,9 @@ def first_block(k, cost, noise, sigma, element, there, input_mask, place, C: tl.
 @kernel_of_any_size
 def forward_kernel(
     cost, noise, a, b, slot_mask, input_mask, tau, init,
-    plan, u_out, v_out, error, count, converged, changed, history, work, slope, trace, flows, mail,
-    sigma, temperature, length, small_error, m, n, sixteenths, pitch_sixteenths, chunks, batch,
-    n_steps, n_iters,
+    plan, u_out, v_out, error, count, converged, tau_out, changed, history, work, slope, trace,
+    flows, mail, sigma, temperature, length, small_error, m, n, sixteenths, pitch_sixteenths,
+    chunks, batch, n_steps, n_iters,
     C: tl.constexpr,
 ):  # fmt: skip
     """Costs (batch, m, n) to plan, potentials, error, adjusted costs, and the trace."""
@@ -377,6 +377,7 @@ def forward_kernel(
     masses = (b, input_mask, even, some)
     if C.tau:
         temperature = tl.load(tau + element)
+    tl.store(tau_out + element, temperature)
     scale = -LOG2E / temperature
     if C.relative:
         length = length * temperature

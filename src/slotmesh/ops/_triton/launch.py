@@ -201,7 +201,7 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     batch, m, n = sizes = _sizes(cost)
     if batch == 0:
         return
-    plan, u, v, error, count, converged, changed, trace, history = results
+    plan, u, v, error, count, converged, tau_out, changed, trace, history = results
     n_iters, mesh = settings.n_iters, settings.mesh
     how = _launch(
         choose,
@@ -224,31 +224,35 @@ def forward(operands: Operands, settings: SolverSettings, results: Results) -> N
     if case.G:
         _start(
             how, _kernels[2].forward_small_kernel, batch, cost, (plan.dtype,),
-            cost, _or(a, cost), _or(b, cost), _or(slots, cost), _or(inputs, cost), _or(tau, cost),
-            _or(init, cost), plan, u, v, error, count, converged, trace,
-            settings.temperature, CONVERGED, m, n, batch, n_iters,
+            (
+                cost, a, b, slots, inputs, tau, init,
+                plan, u, v, error, count, converged, tau_out, trace,
+            ),
+            (settings.temperature, CONVERGED, m, n, batch, n_iters),
         )  # fmt: skip
         return
     work = flows = cost
     if mesh:
         assert changed is not None
         rows = n_iters + _kernels[0].NOTES.value
-        flows = cost.new_empty((batch, rows, case.M), dtype=torch.float32)
+        flows = _fused.empty(cost, batch, rows, case.M)
         if not case.resident:
             cost, noise = _aligned(cost), None if noise is None else _aligned(noise)
-            wide = (batch, m, how.pitch)
-            work = changed if how.pitch == n else changed.new_empty(wide)
+            work = changed if how.pitch == n else _fused.empty(cost, batch, m, how.pitch)
     elif not case.resident:
         cost = _padded(cost, how.pitch)
     b, inputs = _rows_of_inputs(how, b, inputs)
     _start(
         how, _kernels[0].forward_kernel, batch, cost, (plan.dtype,),
-        cost, _or(noise, cost), _or(a, cost), _or(b, cost), _or(slots, cost),
-        _or(inputs, cost), _or(tau, cost), _or(init, cost),
-        plan, u, v, error, count, converged, _or(changed, cost), _or(history, cost), work,
-        _memory(cost, batch, how, mesh), trace, flows, _post(cost, batch, case),
-        settings.sigma, settings.temperature, settings.length, CONVERGED,
-        m, n, how.width // 16, how.pitch // 16, how.chunks, batch, settings.n_steps, n_iters,
+        (
+            cost, noise, a, b, slots, inputs, tau, init,
+            plan, u, v, error, count, converged, tau_out, changed, history, work,
+            _memory(cost, batch, how, mesh), trace, flows, _post(cost, batch, case),
+        ),
+        (
+            settings.sigma, settings.temperature, settings.length, CONVERGED,
+            m, n, how.width // 16, how.pitch // 16, how.chunks, batch, settings.n_steps, n_iters,
+        ),
     )  # fmt: skip
 
 
@@ -291,12 +295,11 @@ def backward(
     if how.case.G:
         _start(
             how, _kernels[2].backward_small_kernel, batch, cost, dtypes,
-            cost, trace, _or(a, cost), _or(b, cost), _or(slots, cost), _or(inputs, cost),
-            _or(tau, cost), *(_or(g, cost) for g in incoming[:3]), *(_or(g, cost) for g in grads),
-            settings.temperature, m, n, batch, n_iters,
+            (cost, trace, a, b, slots, inputs, tau, *incoming[:3], *grads),
+            (settings.temperature, m, n, batch, n_iters),
         )  # fmt: skip
         return
-    flows = cost.new_empty((batch, n_iters + 1, how.case.M), dtype=torch.float32)
+    flows = _fused.empty(cost, batch, n_iters + 1, how.case.M)
     b, inputs = _rows_of_inputs(how, b, inputs)
     if not how.case.resident:
         cost = _padded(cost, how.pitch)
@@ -308,11 +311,14 @@ def backward(
         incoming = incoming._replace(plan=grad_plan, changed=changed)
     _start(
         how, _kernels[1].backward_kernel, batch, cost, dtypes,
-        cost, _or(history, cost), trace, _or(a, cost), _or(b, cost), _or(slots, cost),
-        _or(inputs, cost), _or(tau, cost), *(_or(g, cost) for g in incoming),
-        *(_or(g, cost) for g in grads), flows, _memory(cost, batch, how, False),
-        _post(cost, batch, how.case), settings.temperature,
-        m, n, how.width // 16, how.pitch // 16, how.chunks, batch, len(trace) - 1, n_iters,
+        (
+            cost, history, trace, a, b, slots, inputs, tau, *incoming, *grads,
+            flows, _memory(cost, batch, how, False), _post(cost, batch, how.case),
+        ),
+        (
+            settings.temperature, m, n, how.width // 16, how.pitch // 16, how.chunks, batch,
+            trace.shape[0] - 1, n_iters,
+        ),
     )  # fmt: skip
 
 
@@ -322,13 +328,14 @@ def _start(
     batch: int,
     cost: Tensor,
     dtypes: tuple[torch.dtype | None, ...],
-    *args: Any,
+    tensors: tuple[Tensor | None, ...],
+    numbers: tuple[float, ...],
 ) -> None:
     """Launch a kernel by what was compiled for it, or compile it.
 
-    No argument is specialised on (see ``kernel_of_any_size``), so the case, the device, the dtype
-    of the cost and ``dtypes``, those of the other tensors that are not always the same, determine
-    the code.
+    Where a tensor is missing, the kernel gets the cost instead, and does not read it. No argument
+    is specialised on (see ``kernel_of_any_size``), so the case, the device, the dtype of the cost
+    and ``dtypes``, those of the other tensors that are not always the same, determine the code.
     """
     split, group = how.case.split, how.case.G
     key = (cost.device, cost.dtype, dtypes)
@@ -336,12 +343,12 @@ def _start(
     grid = (-(-batch // group) if group else batch * split, 1, 1)
     if found is not None:
         # Of a tensor Triton asks the driver for the address.
-        plain = (x.data_ptr() if isinstance(x, Tensor) else x for x in args)
-        run_on(cost.device, found, grid, *plain, how.case)
+        stand_in = cost.data_ptr()
+        addresses = [stand_in if x is None else x.data_ptr() for x in tensors]
+        run_on(cost.device, found, grid, *addresses, *numbers, how.case)
         return
-    made = run_on(
-        cost.device, kernel, grid, *args, how.case, num_warps=how.warps, together=split > 1
-    )
+    args = (*(cost if x is None else x for x in tensors), *numbers, how.case)
+    made = run_on(cost.device, kernel, grid, *args, num_warps=how.warps, together=split > 1)
     if isinstance(made, CompiledKernel):
         how.compiled[key] = made
 
@@ -389,8 +396,7 @@ def _memory(cost: Tensor, batch: int, how: Launch, descent: bool) -> Tensor:
     """Memory for blocks of exponentials or of MESH's slope (see ``tile.in_memory``)."""
     if how.case.resident or not (how.case.stored or descent):
         return cost
-    size = batch * how.case.split * how.chunks * how.case.M * how.case.N
-    return cost.new_empty(size, dtype=torch.float32)
+    return _fused.empty(cost, batch * how.case.split * how.chunks * how.case.M * how.case.N)
 
 
 def _padded(x: Tensor, pitch: int) -> Tensor:
@@ -402,8 +408,3 @@ def _padded(x: Tensor, pitch: int) -> Tensor:
 def _aligned(x: Tensor) -> Tensor:
     """The same numbers at an address from which several can be read at once."""
     return x if x.data_ptr() % 16 == 0 else x.clone()
-
-
-def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
-    """A tensor to point at if an argument is missing."""
-    return stand_in if tensor is None else tensor

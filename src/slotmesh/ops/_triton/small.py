@@ -131,17 +131,17 @@ def scale_all_slots(u, r, held, spare):
 
 @triton.jit
 def temperatures(tau, temperature, first, member, C: tl.constexpr):
-    """The temperature of each matrix (G, 1)."""
+    """The temperature of each matrix (G,)."""
     each = tl.full((C.G,), 0.0, tl.float32) + temperature
     if C.tau:
         each = take(tau + first, member, 1.0)
-    return each[:, None]
+    return each
 
 
 @kernel_of_any_size
 def forward_small_kernel(
     cost, a, b, slot_mask, input_mask, tau, init,
-    plan, u_out, v_out, error, count, converged, trace,
+    plan, u_out, v_out, error, count, converged, tau_out, trace,
     temperature, small_error, m, n, batch, n_iters,
     C: tl.constexpr,
 ):  # fmt: skip
@@ -151,7 +151,7 @@ def forward_small_kernel(
         a, b, slot_mask, input_mask, first, slot, column, m, n, C
     )
     tau_of = temperatures(tau, temperature, first, member, C)
-    scale = (-1.0 / tau_of * LOG2E)[:, :, None]
+    scale = (-1.0 / tau_of * LOG2E)[:, None, None]
     c = clean_all(take(cost + first * m * n, entry, 0.0), there, real, C)
     held, spare = held_and_spare(counted, there)
 
@@ -198,6 +198,7 @@ def forward_small_kernel(
     put(error + first, member, wrong)
     put(count + first, member, member[0] * 0 + n_iters)
     tl.store(converged + first + member[0], wrong <= small_error, mask=member[1])
+    put(tau_out + first, member, tau_of)
 
 
 @kernel_of_any_size
@@ -213,7 +214,7 @@ def backward_small_kernel(
         a, b, slot_mask, input_mask, first, slot, column, m, n, C
     )
     tau_of = temperatures(tau, temperature, first, member, C)
-    scale = (-1.0 / tau_of * LOG2E)[:, :, None]
+    scale = (-1.0 / tau_of * LOG2E)[:, None, None]
     c = clean_all(take(cost + first * m * n, entry, 0.0), there, real, C)
     held, spare = held_and_spare(counted, there)
     stride = batch.to(tl.int64) * m
@@ -264,8 +265,8 @@ def backward_small_kernel(
         x = -own * sum_of(share, 2)
 
     if C.grad_tau:
-        put(g_tau + first, member, sum_of(sum_of(g * c, 2) / (tau_of * tau_of), 1))
-    g = clean_all(g * (-1.0 / tau_of)[:, :, None], there, real, C)
+        put(g_tau + first, member, sum_of(sum_of(g * c, 2) / (tau_of * tau_of)[:, None], 1))
+    g = clean_all(g * (-1.0 / tau_of)[:, None, None], there, real, C)
     put(g_cost + first * m * n, entry, g)
     if C.grad_marginals:
         has_log = (mass >= SMALLEST) & there
