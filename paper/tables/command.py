@@ -25,7 +25,7 @@ from paper.tables.record import (
     records_in,
     write,
 )
-from paper.tables.training import train
+from paper.tables.training import started, train
 from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.training.evaluate import evaluate_run, place_of, strict
@@ -136,8 +136,8 @@ def measured(asked: TrainTable) -> dict[tuple[str, int], bool]:
     """Return the rows and seeds that are asked for, in their order, and whether each is measured.
 
     Raises:
-        ValueError: If a setting is invalid, or a result has other settings: before the work starts,
-            not after part of it.
+        ValueError: If a setting is invalid, or a result or a run has other settings: before the
+            work starts, not after part of it.
     """
     for name in ("steps", *_SIZES):
         if getattr(asked, name) is not None:
@@ -146,7 +146,11 @@ def measured(asked: TrainTable) -> dict[tuple[str, int], bool]:
         at_least("seeds", seed, 0)
     # All rows of one seed first, so that they can be compared early.
     rows = asked.table.chosen(asked.variants)
-    return {(row, seed): _finished(asked, row, seed) for seed in asked.seeds for row in rows}
+    found = {(row, seed): _finished(asked, row, seed) for seed in asked.seeds for row in rows}
+    for (row, seed), finished in found.items():
+        if not finished:
+            started(settings_of(asked, row, seed))
+    return found
 
 
 def _measure(

@@ -21,9 +21,11 @@ from paper.tables.definitions import BY_NAME, TABLES
 from paper.tables.pictures import draw_curves, write_curves
 from paper.tables.record import RunRecord, read, records_in
 from slotmesh.models import ObjectDiscovery
+from slotmesh.training import processes
 from slotmesh.training.evaluate import Evaluate, run_evaluate
 from slotmesh.training.export import weights_name
 from slotmesh.training.loop import Training
+from slotmesh.training.processes import Lock
 from slotmesh.training.published import Row, published_rows
 from slotmesh.training.settings import Optim
 from slotmesh.training.tasks import experiment
@@ -286,6 +288,29 @@ def test_other_settings_are_another_run(whole: Whole, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_that_another_process_trains_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        with pytest.raises(SystemExit):
+            measure(tmp_path, variants=("SA",))
+    folder = tmp_path / "runs" / "table3" / "SA-0"
+    # What that process is writing.
+    (folder / "checkpoints" / ".last.ckpt.1.1.part").write_text("half")
+    monkeypatch.setattr(processes, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(training, "environment", lambda device: {"device": "another"})
+    lock = Lock(folder)
+    lock.acquire()
+    try:
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        with pytest.raises(ValueError, match=r"SA-0 is in use by another process"):
+            measure(tmp_path, variants=("SA",))
+        assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    finally:
+        lock.release()
+
+
 def test_a_run_that_fails_is_shown_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,6 +508,13 @@ def test_all_tables_are_trained_one_seed_after_the_other(
     with pytest.raises(ValueError, match=r"SA-5-iterations-1\.json holds no result"):
         all_tables(tmp_path, seeds=(0, 1))
     bad.unlink()
+    other = tmp_path / "runs" / "ablations" / "SA-5-iterations-1"
+    shutil.copytree(tmp_path / "runs" / "table3" / "SA-MESH-0", other)
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match=r"SA-5-iterations-1 holds a run with --"):
+            all_tables(tmp_path, seeds=(0, 1), dry_run=dry_run)
+    shutil.rmtree(other)
+    assert len(list(tmp_path.glob("results/*/*.json"))) == 1
     said = all_tables(tmp_path, seeds=(0, 1))
     written = [
         path.parent.name + "/" + path.stem
