@@ -120,14 +120,13 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
                 f"{row}, seed {seed} is measured: keeping {path}. Pass --overwrite to test again."
             )
         else:
-            write(path, _measure(settings, row, seed, device, console))
+            record = _measure(settings, row, seed, device, console)
+            # The file of a run comes last: what has one is not done again.
+            _draw_curves(settings, record)
+            write(path, record)
             said = f"{row}, seed {seed}: written to {path}"
         console.print(escape(said), highlight=False, soft_wrap=True)
-    found = records_in(settings.folder, settings.table.rows)
-    # Imports matplotlib, which is slow.
-    from paper.tables.pictures import write_curves
-
-    write_curves(found, settings.folder)
+    found = _draw_curves(settings)
     console.print(_table(settings.table, found))
     return found
 
@@ -188,6 +187,16 @@ def _measure(
         train=trained.train,
         val=trained.val,
     )
+
+
+def _draw_curves(settings: TrainTable, *new: RunRecord) -> dict[str, list[RunRecord]]:
+    """Draw all runs that have a file, and those that will have one; return them."""
+    # Imports matplotlib, which is slow.
+    from paper.tables.pictures import write_curves
+
+    found = records_in(settings.folder, settings.table.rows, new)
+    write_curves(found, settings.folder)
+    return found
 
 
 def _outcome(run: Run, found: dict[str, Any], device: torch.device) -> RunOutcome:

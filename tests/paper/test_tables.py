@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from dataclasses import replace
@@ -19,7 +20,7 @@ from paper import TrainTable, TrainTables, run_table, run_tables
 from paper.tables import command, everything, training
 from paper.tables.definitions import BY_NAME, TABLES
 from paper.tables.pictures import draw_curves, write_curves
-from paper.tables.record import RunRecord, read, records_in
+from paper.tables.record import RunRecord, read, records_in, write
 from slotmesh.models import ObjectDiscovery
 from slotmesh.training import processes
 from slotmesh.training.evaluate import Evaluate, run_evaluate
@@ -217,6 +218,29 @@ def test_a_trained_run_is_tested_elsewhere(
     assert replace(new, test=same) == old
     drawn = [(place / "out" / "SA-MESH-0.png").read_bytes() for place in (tmp_path, folder)]
     assert drawn[0] == drawn[1]
+
+
+def test_the_file_of_a_run_comes_last(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has one is not done again, so that a kill must not leave out anything else."""
+    folder, _, _ = whole
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+
+    def write(path: Path, record: RunRecord) -> None:
+        if record.row == "SA-MESH":
+            raise KeyboardInterrupt
+        before(path, record)
+
+    before = command.write
+    monkeypatch.setattr(command, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path, variants=BOTH)
+    files = [*folder.glob("out/*.png"), *folder.glob("out/*.svg"), *folder.glob("checkpoints/*/*")]
+    done = {path.relative_to(folder): path.read_bytes() for path in files}
+    assert Path("out/curves.svg") in done
+    assert {name: (tmp_path / name).read_bytes() for name in done} == done
+    assert not (tmp_path / "out" / "SA-MESH-0.json").exists()
 
 
 def test_stopped_and_moved_it_ends_with_the_same_weights(
@@ -523,6 +547,28 @@ def test_all_tables_are_trained_one_seed_after_the_other(
     assert written == in_order
     assert said.count("is measured") == 0
     assert "Everything is measured" in all_tables(tmp_path, seeds=(0, 1))
+
+
+@pytest.mark.usefixtures("two_tables")
+def test_the_list_says_how_long_runs_may_take(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all_tables(tmp_path, dry_run=True).count("?") == 3
+    one = whole[1]["SA-MESH"]
+    devices = [{"from_step": 0, "device": "a GPU"}]
+    for seed, seconds in ((0, 600.0), (1, 1200.0)):
+        made = replace(one, seed=seed, seconds=seconds, trained_on=devices)
+        write(tmp_path / "results" / "table3" / f"SA-MESH-{seed}.json", made)
+    # One run that has done 6 of its 10 steps, and one that has not begun.
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        with pytest.raises(SystemExit):
+            all_tables(tmp_path)
+    said = all_tables(tmp_path, dry_run=True)
+    rows = [re.findall(r"(\d+ of 10|\S+-\S+)", line) for line in said.splitlines()]
+    times = {row[-2]: row[-1] for row in rows if len(row) > 2}
+    assert times == {"6 of 10": "4-8", "0 of 10": "10-20"}
+    assert "(a GPU)" in said
 
 
 def test_another_gradient_is_another_row(whole: Whole, tmp_path: Path) -> None:
