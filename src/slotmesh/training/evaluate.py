@@ -127,7 +127,7 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
     else:
         written = escape(str(where / "evaluation.json"))
         said = f"Written: [bold]{written}[/bold], evaluation.csv by sample"
-    console.print(said, soft_wrap=True)
+    console.print(said, highlight=False, soft_wrap=True)
     return found
 
 
