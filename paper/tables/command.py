@@ -32,6 +32,7 @@ from slotmesh.training.evaluate import evaluate_run, place_of, strict
 from slotmesh.training.export import ExportModel, run_export_model, weights_name
 from slotmesh.training.runs import Run, open_run, steps_done
 from slotmesh.training.settings import INCIDENTAL, Settings, at_least, flag
+from slotmesh.training.stream import KeptSets
 from slotmesh.training.tasks import experiment
 
 # Steps between checkpoints and between log lines; a short run has five of each.
@@ -103,8 +104,15 @@ def settings_of(asked: TrainTable, row: str, seed: int) -> Settings:
     )
 
 
-def run_table(settings: TrainTable, console: Console | None = None) -> dict[str, list[RunRecord]]:
+def run_table(
+    settings: TrainTable, console: Console | None = None, kept: KeptSets | None = None
+) -> dict[str, list[RunRecord]]:
     """Measure and draw the rows that are asked for, and print the table.
+
+    Args:
+        settings: Which rows.
+        console: Shows progress and the table.
+        kept: Sets of samples of the tables before.
 
     Raises:
         ValueError: If a row does not exist, or a folder holds a run or a result with other
@@ -112,6 +120,8 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
         SystemExit: If it was asked to stop during training; the same command resumes.
     """
     console = Console() if console is None else console
+    # Most rows train on the same samples.
+    kept = KeptSets() if kept is None else kept
     device = place_of(settings.device)
     for (row, seed), finished in measured(settings).items():
         path = settings.folder / f"{row}-{seed}.json"
@@ -120,7 +130,7 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
                 f"{row}, seed {seed} is measured: keeping {path}. Pass --overwrite to test again."
             )
         else:
-            record = _measure(settings, row, seed, device, console)
+            record = _measure(settings, row, seed, device, console, kept)
             # The file of a run comes last: what has one is not done again.
             _draw_curves(settings, record)
             write(path, record)
@@ -153,11 +163,16 @@ def measured(asked: TrainTable) -> dict[tuple[str, int], bool]:
 
 
 def _measure(
-    asked: TrainTable, row: str, seed: int, device: torch.device, console: Console
+    asked: TrainTable,
+    row: str,
+    seed: int,
+    device: torch.device,
+    console: Console,
+    kept: KeptSets,
 ) -> RunRecord:
     settings = settings_of(asked, row, seed)
     command = command_of(asked.table.name, asked, {"variants": row, "seeds": seed})
-    trained = train(settings, device, console)
+    trained = train(settings, device, console, kept)
     tested, step = None, None
     if trained.failed is None:
         run = open_run(settings.folder)

@@ -12,6 +12,7 @@ from paper.tables.command import KINDS, TrainTable, measured, run_table, setting
 from paper.tables.record import RunRecord, records_in
 from slotmesh.training.checkpoint import last_sound
 from slotmesh.training.runs import steps_done
+from slotmesh.training.stream import KeptSets
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ def run_tables(settings: TrainTables, console: Console | None = None) -> None:
     elif settings.dry_run:
         console.print(_listed(missing, _paces(settings)))
     else:
+        kept = KeptSets()
         for asked, _ in missing:
-            run_table(asked, console)
+            run_table(asked, console, kept)
 
 
 def _asked(settings: TrainTables) -> list[TrainTable]:

@@ -18,6 +18,7 @@ from slotmesh.training.loop import run_train
 from slotmesh.training.processes import Lock
 from slotmesh.training.runs import prepare, steps_done
 from slotmesh.training.settings import Settings, flag
+from slotmesh.training.stream import KeptSets
 from slotmesh.training.tasks import from_plain
 
 _MACHINES = "machines.json"
@@ -39,13 +40,16 @@ class TrainedRun:
     val: Curves
 
 
-def train(settings: Settings, device: torch.device, console: Console) -> TrainedRun:
+def train(
+    settings: Settings, device: torch.device, console: Console, kept: KeptSets | None = None
+) -> TrainedRun:
     """Train a run to its end or resume it; a run that is finished is only read.
 
     Args:
         settings: Settings of the run, with its folder as ``out``.
         device: Device to train on.
         console: Shows progress.
+        kept: Sets of samples of the runs before.
 
     Raises:
         ValueError: If the folder holds another run, or another process trains there.
@@ -70,7 +74,7 @@ def train(settings: Settings, device: torch.device, console: Console) -> Trained
     failed = None
     if done < settings.steps:
         try:
-            run_train(settings, console)
+            run_train(settings, console, kept=kept)
         except ValueError as error:
             if not isinstance(error.__cause__, NonFinite):
                 raise

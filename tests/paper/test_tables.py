@@ -31,7 +31,7 @@ from slotmesh.training.published import Row, published_rows
 from slotmesh.training.settings import Optim
 from slotmesh.training.tasks import experiment
 
-from ..training._jobs import WORLD_TASKS, assert_same, metrics, state
+from ..training._jobs import WORLD_TASKS, assert_same, count_sets, metrics, state
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = Row.settings
@@ -364,7 +364,7 @@ def test_a_kill_leaves_its_part_written_down(
     monkeypatch.setattr(training, "environment", lambda device: {"device": next(names)})
     settings = replace(command.settings_of(asked(tmp_path), "SA", 0), out=tmp_path / "run")
 
-    def dies(settings: Any, console: Any) -> None:
+    def dies(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -539,7 +539,11 @@ def test_all_tables_are_trained_one_seed_after_the_other(
             all_tables(tmp_path, seeds=(0, 1), dry_run=dry_run)
     shutil.rmtree(other)
     assert len(list(tmp_path.glob("results/*/*.json"))) == 1
-    said = all_tables(tmp_path, seeds=(0, 1))
+    with monkeypatch.context() as patch:
+        made = count_sets(patch)
+        said = all_tables(tmp_path, seeds=(0, 1))
+    # All rows of both tables train on the same samples, and are validated on the same.
+    assert made == [SIZES["train_size"], SIZES["val_size"]]
     written = [
         path.parent.name + "/" + path.stem
         for path in sorted(tmp_path.glob("results/*/*.json"), key=lambda p: p.stat().st_mtime_ns)
