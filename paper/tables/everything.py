@@ -109,11 +109,11 @@ def _paces(settings: TrainTables) -> dict[str, _Pace]:
 
 def _listed(
     missing: list[tuple[TrainTable, list[tuple[str, int]]]], paces: dict[str, _Pace]
-) -> Any:
+) -> Table:
     drawn = Table(title="Not measured yet", title_justify="left", caption_justify="left")
     drawn.add_column("table")
     drawn.add_column("row", overflow="fold")
-    for name in ("seed", "steps", "minutes"):
+    for name in ("seed", "steps", *(["minutes"] if paces else [])):
         drawn.add_column(name, justify="right")
     devices: dict[str, None] = {}
     for asked, rows in missing:
@@ -124,8 +124,8 @@ def _listed(
             pace = paces.get(run.task)
             devices |= dict.fromkeys(pace.devices if pace else ())
             left = pace.minutes(run.steps - done) if pace else "?"
-            steps = f"{done:,} of {run.steps:,}"
-            drawn.add_row(asked.table.name, row, str(seed), steps, left)
+            cells = [asked.table.name, row, str(seed), f"{done:,} of {run.steps:,}", left]
+            drawn.add_row(*cells[: len(drawn.columns)])
     if devices:
         drawn.caption = (
             "minutes: of the steps that are left, from the fastest to the slowest measured run of "

@@ -557,7 +557,7 @@ def test_all_tables_are_trained_one_seed_after_the_other(
 def test_the_list_says_how_long_runs_may_take(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert all_tables(tmp_path, dry_run=True).count("?") == 3
+    assert "minutes" not in all_tables(tmp_path, dry_run=True)
     one = whole[1]["SA-MESH"]
     devices = [{"from_step": 0, "device": "a GPU"}]
     for seed, seconds in ((0, 600.0), (1, 1200.0)):
