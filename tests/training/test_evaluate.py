@@ -343,6 +343,9 @@ def test_an_incomplete_copy(runs: dict[str, Path], tmp_path: Path) -> None:
         evaluate(run, tmp_path, root=root)
     found, rows = evaluate(run, tmp_path, root=root, partial=True)
     assert (found["n"], found["split"], found["partial"]) == (3, "train", True)
+    screen = Console(file=StringIO(), width=80)
+    run_evaluate(Evaluate(run, root=root, partial=True, out=tmp_path, device="cpu"), screen)
+    assert ", 3 training samples" in screen.file.getvalue()  # pyright: ignore
     assert column(rows, "objects").tolist() == [2.0, 2.0, 2.0]
     painter = SamplePainter(Found(run, open_run(run), True, None, evaluation=found), "cpu")
     assert painter.draw(2, trace=False).size[0] > 0
