@@ -25,13 +25,14 @@ from paper.tables.record import (
     records_in,
     write,
 )
-from paper.tables.training import train
+from paper.tables.training import started, train
 from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.training.evaluate import evaluate_run, place_of, strict
 from slotmesh.training.export import ExportModel, run_export_model, weights_name
 from slotmesh.training.runs import Run, open_run, steps_done
 from slotmesh.training.settings import INCIDENTAL, Settings, at_least, flag
+from slotmesh.training.stream import KeptSets
 from slotmesh.training.tasks import experiment
 
 # Steps between checkpoints and between log lines; a short run has five of each.
@@ -103,8 +104,15 @@ def settings_of(asked: TrainTable, row: str, seed: int) -> Settings:
     )
 
 
-def run_table(settings: TrainTable, console: Console | None = None) -> dict[str, list[RunRecord]]:
+def run_table(
+    settings: TrainTable, console: Console | None = None, kept: KeptSets | None = None
+) -> dict[str, list[RunRecord]]:
     """Measure and draw the rows that are asked for, and print the table.
+
+    Args:
+        settings: Which rows.
+        console: Shows progress and the table.
+        kept: Sets of samples of the tables before.
 
     Raises:
         ValueError: If a row does not exist, or a folder holds a run or a result with other
@@ -112,6 +120,8 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
         SystemExit: If it was asked to stop during training; the same command resumes.
     """
     console = Console() if console is None else console
+    # Most rows train on the same samples.
+    kept = KeptSets() if kept is None else kept
     device = place_of(settings.device)
     for (row, seed), finished in measured(settings).items():
         path = settings.folder / f"{row}-{seed}.json"
@@ -120,14 +130,13 @@ def run_table(settings: TrainTable, console: Console | None = None) -> dict[str,
                 f"{row}, seed {seed} is measured: keeping {path}. Pass --overwrite to test again."
             )
         else:
-            write(path, _measure(settings, row, seed, device, console))
+            record = _measure(settings, row, seed, device, console, kept)
+            # The file of a run comes last: what has one is not done again.
+            _draw_curves(settings, record)
+            write(path, record)
             said = f"{row}, seed {seed}: written to {path}"
         console.print(escape(said), highlight=False, soft_wrap=True)
-    found = records_in(settings.folder, settings.table.rows)
-    # Imports matplotlib, which is slow.
-    from paper.tables.pictures import write_curves
-
-    write_curves(found, settings.folder)
+    found = _draw_curves(settings)
     console.print(_table(settings.table, found))
     return found
 
@@ -136,8 +145,8 @@ def measured(asked: TrainTable) -> dict[tuple[str, int], bool]:
     """Return the rows and seeds that are asked for, in their order, and whether each is measured.
 
     Raises:
-        ValueError: If a setting is invalid, or a result has other settings: before the work starts,
-            not after part of it.
+        ValueError: If a setting is invalid, or a result or a run has other settings: before the
+            work starts, not after part of it.
     """
     for name in ("steps", *_SIZES):
         if getattr(asked, name) is not None:
@@ -146,15 +155,24 @@ def measured(asked: TrainTable) -> dict[tuple[str, int], bool]:
         at_least("seeds", seed, 0)
     # All rows of one seed first, so that they can be compared early.
     rows = asked.table.chosen(asked.variants)
-    return {(row, seed): _finished(asked, row, seed) for seed in asked.seeds for row in rows}
+    found = {(row, seed): _finished(asked, row, seed) for seed in asked.seeds for row in rows}
+    for (row, seed), finished in found.items():
+        if not finished:
+            started(settings_of(asked, row, seed))
+    return found
 
 
 def _measure(
-    asked: TrainTable, row: str, seed: int, device: torch.device, console: Console
+    asked: TrainTable,
+    row: str,
+    seed: int,
+    device: torch.device,
+    console: Console,
+    kept: KeptSets,
 ) -> RunRecord:
     settings = settings_of(asked, row, seed)
     command = command_of(asked.table.name, asked, {"variants": row, "seeds": seed})
-    trained = train(settings, device, console)
+    trained = train(settings, device, console, kept)
     tested, step = None, None
     if trained.failed is None:
         run = open_run(settings.folder)
@@ -184,6 +202,16 @@ def _measure(
         train=trained.train,
         val=trained.val,
     )
+
+
+def _draw_curves(settings: TrainTable, *new: RunRecord) -> dict[str, list[RunRecord]]:
+    """Draw all runs that have a file, and those that will have one; return them."""
+    # Imports matplotlib, which is slow.
+    from paper.tables.pictures import write_curves
+
+    found = records_in(settings.folder, settings.table.rows, new)
+    write_curves(found, settings.folder)
+    return found
 
 
 def _outcome(run: Run, found: dict[str, Any], device: torch.device) -> RunOutcome:

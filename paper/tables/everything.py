@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from paper.tables.command import KINDS, TrainTable, measured, run_table, settings_of
+from paper.tables.record import RunRecord, records_in
 from slotmesh.training.checkpoint import last_sound
 from slotmesh.training.runs import steps_done
+from slotmesh.training.stream import KeptSets
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class TrainTables:
     more: bool = False
     """Also train the rows that are not in the paper."""
     dry_run: bool = False
-    """Only list what has not been measured, and how far each run is."""
+    """Only list what has not been measured, how far each run is, and how long it may take."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """A GPU trains in bfloat16, the CPU in single precision."""
     runs: Path = Path("runs/reproduce")
@@ -46,10 +48,11 @@ def run_tables(settings: TrainTables, console: Console | None = None) -> None:
     if not missing:
         console.print("Everything is measured. Next: python -m paper results", highlight=False)
     elif settings.dry_run:
-        console.print(_listed(missing))
+        console.print(_listed(missing, _paces(settings)))
     else:
+        kept = KeptSets()
         for asked, _ in missing:
-            run_table(asked, console)
+            run_table(asked, console, kept)
 
 
 def _asked(settings: TrainTables) -> list[TrainTable]:
@@ -73,16 +76,59 @@ def _missing(asked: TrainTable) -> list[tuple[str, int]]:
     return [one for one, finished in measured(asked).items() if not finished]
 
 
-def _listed(missing: list[tuple[TrainTable, list[tuple[str, int]]]]) -> Table:
-    drawn = Table(title="Not measured yet", title_justify="left")
+@dataclass(frozen=True)
+class _Pace:
+    """How long the training steps of a task took, in runs that are measured."""
+
+    seconds: tuple[float, ...]
+    """Of a step, one number per run."""
+    devices: tuple[str, ...]
+
+    def minutes(self, steps: int) -> str:
+        """Return how long this many steps take: the shortest and the longest time."""
+        low, high = (f"{each(self.seconds) * steps / 60:.0f}" for each in (min, max))
+        return low if low == high else f"{low}-{high}"
+
+
+def _paces(settings: TrainTables) -> dict[str, _Pace]:
+    """Return the pace of each task that has been trained."""
+    found: dict[str, list[RunRecord]] = {}
+    for name, kind in KINDS.items():
+        for runs in records_in(settings.results / name, kind.table.rows).values():
+            for one in runs:
+                if one.failed is None:
+                    found.setdefault(one.settings["task"], []).append(one)
+    return {
+        task: _Pace(
+            tuple(one.seconds / one.steps for one in runs),
+            tuple(dict.fromkeys(one.device for one in runs)),
+        )
+        for task, runs in found.items()
+    }
+
+
+def _listed(
+    missing: list[tuple[TrainTable, list[tuple[str, int]]]], paces: dict[str, _Pace]
+) -> Table:
+    drawn = Table(title="Not measured yet", title_justify="left", caption_justify="left")
     drawn.add_column("table")
     drawn.add_column("row", overflow="fold")
-    for name in ("seed", "steps"):
+    for name in ("seed", "steps", *(["minutes"] if paces else [])):
         drawn.add_column(name, justify="right")
+    devices: dict[str, None] = {}
     for asked, rows in missing:
         for row, seed in rows:
             run = settings_of(asked, row, seed)
             last = last_sound(run.folder / "checkpoints", lambda words: None)
             done = 0 if last is None else steps_done(last)
-            drawn.add_row(asked.table.name, row, str(seed), f"{done:,} of {run.steps:,}")
+            pace = paces.get(run.task)
+            devices |= dict.fromkeys(pace.devices if pace else ())
+            left = pace.minutes(run.steps - done) if pace else "?"
+            cells = [asked.table.name, row, str(seed), f"{done:,} of {run.steps:,}", left]
+            drawn.add_row(*cells[: len(drawn.columns)])
+    if devices:
+        drawn.caption = (
+            "minutes: of the steps that are left, from the fastest to the slowest measured run of "
+            f"the task ({', '.join(devices)}), without making the data and testing."
+        )
     return drawn

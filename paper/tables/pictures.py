@@ -53,6 +53,7 @@ def write_png(path: Path, picture: Image.Image) -> None:
 def write_curves(found: dict[str, list[RunRecord]], folder: Path) -> None:
     """Draw all measured runs in one figure."""
     if found:
+        folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / CURVES, svg_bytes(draw_curves(found)))
 
 

@@ -106,14 +106,24 @@ def read(path: Path) -> RunRecord:
     return record
 
 
-def records_in(folder: Path, rows: Iterable[str]) -> dict[str, list[RunRecord]]:
-    """Return the runs in a folder that have been measured, by row and in order of their seeds."""
+def records_in(
+    folder: Path, rows: Iterable[str], new: Iterable[RunRecord] = ()
+) -> dict[str, list[RunRecord]]:
+    """Return the runs that have been measured, by row and in order of their seeds.
+
+    Args:
+        folder: With a file per run.
+        rows: Names of the rows, which decide the order.
+        new: Runs that replace those of the folder, or are not there yet.
+    """
     found: dict[str, list[RunRecord]] = {}
     for row in rows:
         # The name of one row may be a prefix of another.
         paths = [p for p in folder.glob(f"{row}-*.json") if p.stem[len(row) + 1 :].isdigit()]
-        if paths:
-            found[row] = sorted(map(read, paths), key=lambda one: one.seed)
+        runs = {one.seed: one for one in map(read, paths)}
+        runs |= {one.seed: one for one in new if one.row == row}
+        if runs:
+            found[row] = [runs[seed] for seed in sorted(runs)]
     return found
 
 

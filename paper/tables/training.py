@@ -15,8 +15,10 @@ from slotmesh.files import write_whole
 from slotmesh.training.checkpoint import last_sound
 from slotmesh.training.failure import NonFinite
 from slotmesh.training.loop import run_train
+from slotmesh.training.processes import Lock
 from slotmesh.training.runs import prepare, steps_done
 from slotmesh.training.settings import Settings, flag
+from slotmesh.training.stream import KeptSets
 from slotmesh.training.tasks import from_plain
 
 _MACHINES = "machines.json"
@@ -38,31 +40,41 @@ class TrainedRun:
     val: Curves
 
 
-def train(settings: Settings, device: torch.device, console: Console) -> TrainedRun:
+def train(
+    settings: Settings, device: torch.device, console: Console, kept: KeptSets | None = None
+) -> TrainedRun:
     """Train a run to its end or resume it; a run that is finished is only read.
 
     Args:
         settings: Settings of the run, with its folder as ``out``.
         device: Device to train on.
         console: Shows progress.
+        kept: Sets of samples of the runs before.
 
     Raises:
-        ValueError: If the folder holds another run.
+        ValueError: If the folder holds another run, or another process trains there.
         SystemExit: If it was asked to stop; its state is saved.
     """
     # Imports matplotlib, which is slow.
     from slotmesh.training.report.collect import read_csv
 
     folder = settings.folder
-    settings = _as_started(settings, device)
-    last = last_sound(folder / "checkpoints", lambda words: console.print(words, markup=False))
-    done = 0 if last is None else steps_done(last)
+    lock = Lock(folder)
+    try:
+        # Not while another process trains there.
+        lock.acquire()
+        settings = _as_started(settings, device)
+        last = last_sound(folder / "checkpoints", lambda words: console.print(words, markup=False))
+        done = 0 if last is None else steps_done(last)
+        if done < settings.steps:
+            prepare(settings)
+            _note_machine(folder, done, device)
+    finally:
+        lock.release()
     failed = None
     if done < settings.steps:
-        prepare(settings)
-        _note_machine(folder, done, device)
         try:
-            run_train(settings, console)
+            run_train(settings, console, kept=kept)
         except ValueError as error:
             if not isinstance(error.__cause__, NonFinite):
                 raise
@@ -80,23 +92,21 @@ def train(settings: Settings, device: torch.device, console: Console) -> Trained
     )
 
 
-def _as_started(settings: Settings, device: torch.device) -> Settings:
-    """Return settings with the precision that the run was started with, maybe elsewhere.
+def started(settings: Settings) -> Settings | None:
+    """Return the settings with which a run was started, maybe elsewhere; None if it was not.
 
-    A run that has ended continues if more steps are asked for and its learning rate does not
-    depend on their number.
+    They may differ in the precision, and in the number of steps: a run that has ended continues if
+    more are asked for and its learning rate does not depend on their number.
+
+    Raises:
+        ValueError: If the folder holds another run.
     """
-    precision = "bf16" if device.type == "cuda" else "32"
-    accelerator = "gpu" if device.type == "cuda" else "cpu"
-    hardware = replace(settings.hardware, accelerator=accelerator, precision=precision)
-    settings = replace(settings, hardware=hardware)
     path = settings.folder / "settings.json"
     if not path.is_file():
-        return settings
-    started = from_plain(_read(path), str(path))
-    hardware = replace(hardware, precision=started.hardware.precision)
-    settings = replace(settings, hardware=hardware)
-    old, new = deciding(started), deciding(settings)
+        return None
+    found = from_plain(_read(path), str(path))
+    same = replace(settings.hardware, precision=found.hardware.precision)
+    old, new = deciding(found), deciding(replace(settings, hardware=same))
     free = settings.optim.drop_at is None and not settings.optim.cosine
     for name in old | new:
         longer = name == "steps" and free and old[name] < new[name]
@@ -105,10 +115,21 @@ def _as_started(settings: Settings, device: torch.device) -> Settings:
                 f"{settings.folder} holds a run with {flag(name)} {old.get(name)}, but "
                 f"got {new.get(name)}. Choose another folder with --runs."
             )
-    if started.steps < settings.steps:
+    return found
+
+
+def _as_started(settings: Settings, device: torch.device) -> Settings:
+    """Return settings for a device, with the precision that the run was started with."""
+    before = started(settings)
+    accelerator = "gpu" if device.type == "cuda" else "cpu"
+    usual = "bf16" if device.type == "cuda" else "32"
+    precision = usual if before is None else before.hardware.precision
+    hardware = replace(settings.hardware, accelerator=accelerator, precision=precision)
+    if before is not None and before.steps < settings.steps:
+        path = settings.folder / "settings.json"
         values = _read(path) | {"steps": settings.steps}
         write_whole(path, json.dumps(values, indent=2) + "\n")
-    return settings
+    return replace(settings, hardware=hardware)
 
 
 def _note_machine(folder: Path, step: int, device: torch.device) -> None:

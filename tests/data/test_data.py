@@ -233,6 +233,20 @@ def test_stats_count_what_is_there(tmp_path: Path, screen: Console) -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_stats_without_masks(screen: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of CLEVR, whose masks are all zero."""
+    before = MultiDSprites.make
+
+    def make(self: MultiDSprites, index: torch.Tensor) -> Sample:
+        found = before(self, index)
+        return replace(found, mask=torch.zeros_like(found.mask))
+
+    monkeypatch.setattr(MultiDSprites, "make", make)
+    run_stats(Stats("multi-dsprites", n=3, device="cpu"), screen)
+    assert "pixels seen" not in text(screen)
+    assert "mean colour" in text(screen)
+
+
 def test_stats_of_video_and_of_vectors(screen: Console) -> None:
     summary = run_stats(Stats("random-objects", n=10, device="cpu"), screen)
     assert summary.counts == {5: 10}

@@ -111,14 +111,16 @@ def test_without_weights_it_says_how_to_get_them(
     monkeypatch.setattr(scenes, "_HERE", Path("not-there"))
     monkeypatch.setattr(shipped, "_places", list)
     screen = io.StringIO()
-    page = run_demo(Demo(tmp_path, steps=2), Console(file=screen, width=80))
+    # A name that rich would take for a style.
+    page = run_demo(Demo(tmp_path / "[red]", steps=2), Console(file=screen, width=80))
+    assert str(page) in screen.getvalue()
     for said in (screen.getvalue(), page.read_text(encoding="utf-8")):
         assert "python -m paper table3" in " ".join(said.split())
     told = screen.getvalue().partition("There are no")[2].partition("Written:")[0].splitlines()
     assert len(told) > 1
     assert max(map(len, told)) <= 80
     assert "Objects found" not in screen.getvalue()
-    assert not (tmp_path / "scenes").exists()
+    assert not (tmp_path / "[red]" / "scenes").exists()
 
 
 def test_a_folder_without_weights_is_known_before_the_training(

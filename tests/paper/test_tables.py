@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from dataclasses import replace
@@ -19,16 +20,18 @@ from paper import TrainTable, TrainTables, run_table, run_tables
 from paper.tables import command, everything, training
 from paper.tables.definitions import BY_NAME, TABLES
 from paper.tables.pictures import draw_curves, write_curves
-from paper.tables.record import RunRecord, read, records_in
+from paper.tables.record import RunRecord, read, records_in, write
 from slotmesh.models import ObjectDiscovery
+from slotmesh.training import processes
 from slotmesh.training.evaluate import Evaluate, run_evaluate
 from slotmesh.training.export import weights_name
 from slotmesh.training.loop import Training
+from slotmesh.training.processes import Lock
 from slotmesh.training.published import Row, published_rows
 from slotmesh.training.settings import Optim
 from slotmesh.training.tasks import experiment
 
-from ..training._jobs import WORLD_TASKS, assert_same, metrics, state
+from ..training._jobs import WORLD_TASKS, assert_same, count_sets, metrics, state
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = Row.settings
@@ -217,6 +220,29 @@ def test_a_trained_run_is_tested_elsewhere(
     assert drawn[0] == drawn[1]
 
 
+def test_the_file_of_a_run_comes_last(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has one is not done again, so that a kill must not leave out anything else."""
+    folder, _, _ = whole
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+
+    def write(path: Path, record: RunRecord) -> None:
+        if record.row == "SA-MESH":
+            raise KeyboardInterrupt
+        before(path, record)
+
+    before = command.write
+    monkeypatch.setattr(command, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path, variants=BOTH)
+    files = [*folder.glob("out/*.png"), *folder.glob("out/*.svg"), *folder.glob("checkpoints/*/*")]
+    done = {path.relative_to(folder): path.read_bytes() for path in files}
+    assert Path("out/curves.svg") in done
+    assert {name: (tmp_path / name).read_bytes() for name in done} == done
+    assert not (tmp_path / "out" / "SA-MESH-0.json").exists()
+
+
 def test_stopped_and_moved_it_ends_with_the_same_weights(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +312,29 @@ def test_other_settings_are_another_run(whole: Whole, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_that_another_process_trains_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        with pytest.raises(SystemExit):
+            measure(tmp_path, variants=("SA",))
+    folder = tmp_path / "runs" / "table3" / "SA-0"
+    # What that process is writing.
+    (folder / "checkpoints" / ".last.ckpt.1.1.part").write_text("half")
+    monkeypatch.setattr(processes, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(training, "environment", lambda device: {"device": "another"})
+    lock = Lock(folder)
+    lock.acquire()
+    try:
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        with pytest.raises(ValueError, match=r"SA-0 is in use by another process"):
+            measure(tmp_path, variants=("SA",))
+        assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    finally:
+        lock.release()
+
+
 def test_a_run_that_fails_is_shown_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,7 +364,7 @@ def test_a_kill_leaves_its_part_written_down(
     monkeypatch.setattr(training, "environment", lambda device: {"device": next(names)})
     settings = replace(command.settings_of(asked(tmp_path), "SA", 0), out=tmp_path / "run")
 
-    def dies(settings: Any, console: Any) -> None:
+    def dies(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -483,7 +532,18 @@ def test_all_tables_are_trained_one_seed_after_the_other(
     with pytest.raises(ValueError, match=r"SA-5-iterations-1\.json holds no result"):
         all_tables(tmp_path, seeds=(0, 1))
     bad.unlink()
-    said = all_tables(tmp_path, seeds=(0, 1))
+    other = tmp_path / "runs" / "ablations" / "SA-5-iterations-1"
+    shutil.copytree(tmp_path / "runs" / "table3" / "SA-MESH-0", other)
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match=r"SA-5-iterations-1 holds a run with --"):
+            all_tables(tmp_path, seeds=(0, 1), dry_run=dry_run)
+    shutil.rmtree(other)
+    assert len(list(tmp_path.glob("results/*/*.json"))) == 1
+    with monkeypatch.context() as patch:
+        made = count_sets(patch)
+        said = all_tables(tmp_path, seeds=(0, 1))
+    # All rows of both tables train on the same samples, and are validated on the same.
+    assert made == [SIZES["train_size"], SIZES["val_size"]]
     written = [
         path.parent.name + "/" + path.stem
         for path in sorted(tmp_path.glob("results/*/*.json"), key=lambda p: p.stat().st_mtime_ns)
@@ -491,6 +551,28 @@ def test_all_tables_are_trained_one_seed_after_the_other(
     assert written == in_order
     assert said.count("is measured") == 0
     assert "Everything is measured" in all_tables(tmp_path, seeds=(0, 1))
+
+
+@pytest.mark.usefixtures("two_tables")
+def test_the_list_says_how_long_runs_may_take(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "minutes" not in all_tables(tmp_path, dry_run=True)
+    one = whole[1]["SA-MESH"]
+    devices = [{"from_step": 0, "device": "a GPU"}]
+    for seed, seconds in ((0, 600.0), (1, 1200.0)):
+        made = replace(one, seed=seed, seconds=seconds, trained_on=devices)
+        write(tmp_path / "results" / "table3" / f"SA-MESH-{seed}.json", made)
+    # One run that has done 6 of its 10 steps, and one that has not begun.
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        with pytest.raises(SystemExit):
+            all_tables(tmp_path)
+    said = all_tables(tmp_path, dry_run=True)
+    rows = [re.findall(r"(\d+ of 10|\S+-\S+)", line) for line in said.splitlines()]
+    times = {row[-2]: row[-1] for row in rows if len(row) > 2}
+    assert times == {"6 of 10": "4-8", "0 of 10": "10-20"}
+    assert "(a GPU)" in said
 
 
 def test_another_gradient_is_another_row(whole: Whole, tmp_path: Path) -> None:

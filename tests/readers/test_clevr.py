@@ -100,7 +100,9 @@ def test_splits_go_by_the_number_of_the_image(tmp_path: Path) -> None:
     assert (first.image[0].permute(1, 2, 0).numpy() == picture(512)[..., :3]).all()
     assert len(ClevrReader(root, range(511, 514))) == 3
     assert len(ClevrReader(root, "val")) == len(ClevrReader(root, "sa-test")) == 1
-    with pytest.raises(ValueError, match=r"images/test does not exist"):
+    with pytest.raises(
+        ValueError, match=r"images/test does not exist(.|\n)*images/test/CLEVR_test"
+    ):
         ClevrReader(root, "test")
 
 
@@ -119,7 +121,7 @@ def test_an_incomplete_copy(root: Path) -> None:
     found = list(reader.records())
     assert [isinstance(f, BadRecord) for f in found] == [False, True, False]
     assert "CLEVR_train_000001.png: the file is missing. To use an incomplete" in str(found[1])
-    assert "--data.partial" in str(found[1])
+    assert "on the command line --partial" in str(found[1])
     partial = ClevrReader(root, partial=True, size=None)
     assert len(partial) == 2
     assert (partial.read(1).image[0].permute(1, 2, 0).numpy() == picture(2)[..., :3]).all()

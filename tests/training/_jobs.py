@@ -9,13 +9,16 @@ import dataclasses
 import json
 import random
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from slotmesh.training.runs import load_checkpoint, prepare
 from slotmesh.training.settings import Hardware, Settings, plain
+from slotmesh.training.stream import Cached
 from slotmesh.training.tasks import TASKS, experiment, preset
 
 from ..processes import Script
@@ -166,3 +169,19 @@ def assert_same(found: Any, expected: Any, where: str = "") -> None:
         assert torch.equal(found, expected), where
     else:
         assert found == expected, where
+
+
+def count_sets(
+    monkeypatch: pytest.MonkeyPatch, also: Callable[[], object] = lambda: None
+) -> list[int]:
+    """The size of each set that is made from now on."""
+    made: list[int] = []
+    before = Cached.__init__
+
+    def init(self: Any, source: Any, n: int, *args: Any) -> None:
+        also()
+        before(self, source, n, *args)
+        made.append(n)
+
+    monkeypatch.setattr(Cached, "__init__", init)
+    return made

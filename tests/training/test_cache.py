@@ -1,6 +1,7 @@
 """What is kept of a world in memory, and when."""
 
 import json
+import weakref
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -13,11 +14,11 @@ from rich.console import Console
 from slotmesh.training import stream
 from slotmesh.training.loop import run_train
 from slotmesh.training.runs import load_checkpoint
-from slotmesh.training.stream import Cached, cached
+from slotmesh.training.stream import Cached, KeptSets, cached
 from slotmesh.training.tasks import experiment
 from slotmesh.worlds import MultiDSprites, RandomObjects
 
-from ._jobs import WORLD_TASKS, tiny
+from ._jobs import WORLD_TASKS, assert_same, change, count_sets, metrics, state, tiny
 
 CPU = torch.device("cpu")
 
@@ -42,8 +43,10 @@ def test_only_what_has_an_end_and_fits_is_kept(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_half_of_the_free_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = 1 << 33
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1 << 35))
+    free, held = 1 << 33, [1 << 34]
+    # What torch holds for later counts as used, unless it is given back.
+    monkeypatch.setattr(torch.cuda, "empty_cache", held.clear)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free - sum(held), 1 << 35))
     assert stream._limit(torch.device("cuda")) == free // 2
     assert stream._limit(torch.device("cpu")) == 4 << 30
 
@@ -129,3 +132,58 @@ def test_a_resumed_run_sees_the_same_pixels(
     run_train(replace(settings, out=tmp_path / "new"), Console(file=screen, width=300))
     new = load_checkpoint(tmp_path / "new" / "checkpoints" / "last.ckpt")
     assert new["in_memory"] == {"train": True, "val": True}
+
+
+def test_the_next_run_takes_the_sets_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = count_sets(monkeypatch)
+    kept, quiet = KeptSets(), Console(quiet=True)
+    run_train(tiny("random-objects", "SA", tmp_path / "first"), quiet, kept=kept)
+    assert made == [18, 6]
+    # Another model and another seed of the run, on the same samples.
+    second = tiny("random-objects", "SA-SH", tmp_path / "second", seed=3)
+    run_train(second, quiet, kept=kept)
+    assert made == [18, 6]
+    run_train(replace(second, out=tmp_path / "alone"), quiet)
+    assert made == [18, 6, 18, 6]
+    assert_same(state(tmp_path / "second"), state(tmp_path / "alone"))
+    assert metrics(tmp_path / "second") == metrics(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("name", ["sigma", "seed", "train_size"])
+def test_other_samples_are_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kept, quiet = KeptSets(), Console(quiet=True)
+    first = tiny("random-objects", "SA", tmp_path / "first")
+    run_train(first, quiet, kept=kept)
+    before = [weakref.ref(one) for _, one in kept._sets.values()]
+    held: list[bool] = []
+    made = count_sets(monkeypatch, lambda: held.append(before[0]() is not None))
+    value = 17 if name == "train_size" else 2
+    second = change(first, out=tmp_path / "second", **{f"data__{name}": value})
+    run_train(second, quiet, kept=kept)
+    assert made == [17 if name == "train_size" else 18, 6]
+    # The old set is gone before the new one is made, and both are gone in the end.
+    assert held == [False, False]
+    assert [one() for one in before] == [None, None]
+    run_train(replace(second, out=tmp_path / "alone"), quiet)
+    assert_same(state(tmp_path / "second"), state(tmp_path / "alone"))
+
+
+def test_a_run_that_rendered_its_samples_does_not_take_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny("random-objects", "SA", tmp_path / "run", steps=5)
+    quiet = Console(quiet=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_LIMIT", 1)
+        run_train(settings, quiet)
+    kept = KeptSets()
+    run_train(replace(settings, out=tmp_path / "other"), quiet, kept=kept)
+    path = tmp_path / "run" / "settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": 8}))
+    run_train(replace(settings, steps=8), quiet, kept=kept)
+    last = load_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")
+    assert last["in_memory"] == {"train": False, "val": False}

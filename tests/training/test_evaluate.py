@@ -218,6 +218,14 @@ def test_the_table_fits_a_narrow_terminal(runs: dict[str, Path], tmp_path: Path)
     assert "higher is better" in metric
 
 
+def test_a_path_has_one_colour(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Names of runs end in a number, which rich would show in another one."""
+    screen = Console(file=StringIO(), width=80, force_terminal=True, color_system="standard")
+    found = Evaluate(runs["random-objects"], out=tmp_path / "SA-quick-0", device="cpu")
+    run_evaluate(found, screen)
+    assert f"{tmp_path / 'SA-quick-0'}/evaluation.json" in screen.file.getvalue()  # pyright: ignore
+
+
 def test_data_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = fill(tmp_path / "photos")
     fake_run(change(tiny("images", "SA", tmp_path / "run"), data__root=root, data__batch_size=2))
@@ -335,6 +343,9 @@ def test_an_incomplete_copy(runs: dict[str, Path], tmp_path: Path) -> None:
         evaluate(run, tmp_path, root=root)
     found, rows = evaluate(run, tmp_path, root=root, partial=True)
     assert (found["n"], found["split"], found["partial"]) == (3, "train", True)
+    screen = Console(file=StringIO(), width=80)
+    run_evaluate(Evaluate(run, root=root, partial=True, out=tmp_path, device="cpu"), screen)
+    assert ", 3 training samples" in screen.file.getvalue()  # pyright: ignore
     assert column(rows, "objects").tolist() == [2.0, 2.0, 2.0]
     painter = SamplePainter(Found(run, open_run(run), True, None, evaluation=found), "cpu")
     assert painter.draw(2, trace=False).size[0] > 0

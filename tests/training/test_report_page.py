@@ -198,6 +198,12 @@ def test_odd_curves_are_drawn(curves: list[Any], options: dict[str, Any]) -> Non
     assert "x &amp; y" in drawn.svg
 
 
+def test_what_stays_0_has_an_axis_like_others() -> None:
+    drawn = chart("AP 0.0625", [(Mark("SA", "#123456"), [(0.0, 0.0), (5.0, 0.0)])], percent=True)
+    levels = re.findall(r'class="end">([^<]+)</text>', drawn.svg)
+    assert levels[:6] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+
+
 def test_ticks_are_round() -> None:
     assert ticks(0.0, 1.0, 5) == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert ticks(93.1, 97.9, 5) == [94, 95, 96, 97]

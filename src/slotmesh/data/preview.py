@@ -49,5 +49,6 @@ def run_preview(preview: Preview, console: Console | None = None) -> Path:
     sample = world.sample(range(preview.start, preview.start + preview.n))
     title = f"{preview.world}{', easy' if preview.easy else ''}, seed {preview.seed}"
     write_sheet(sample, preview.out, title=title, classes=classes_of_world(preview.world))
-    console.print(f"Sheet: [bold]{escape(str(preview.out))}[/bold]", soft_wrap=True)
+    said = f"Sheet: [bold]{escape(str(preview.out))}[/bold]"
+    console.print(said, highlight=False, soft_wrap=True)
     return preview.out

@@ -182,7 +182,9 @@ def _table(summary: Summary, names: Mapping[str, Sequence[str]]) -> Table:
             table.add_row(name, _histogram(values), f"{values.mean():.3f}")
     if summary.visible:
         pixels = np.concatenate(summary.visible).astype(np.float64)
-        table.add_row("pixels seen", _histogram(pixels), f"{pixels.mean():.1f}")
+        # None where there are no masks.
+        if pixels.any():
+            table.add_row("pixels seen", _histogram(pixels), f"{pixels.mean():.1f}")
         red, green, blue = summary.colour / total
         table.add_row("mean colour", "RGB of 255", f"{red:.0f} {green:.0f} {blue:.0f}")
     return table

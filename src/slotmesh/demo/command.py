@@ -112,8 +112,11 @@ def run_demo(demo: Demo, console: Console | None = None) -> Path:
     write_whole(page, html)
     playground = demo.out / "playground.html"
     write_whole(playground, render_playground())
-    console.print(f"Pictures: [bold]{page}[/bold] (open it in a browser)")
-    console.print(f"Break ties by hand: [bold]{playground}[/bold], or run slotmesh explore")
+    for said in (
+        f"Pictures: [bold]{escape(str(page))}[/bold] (open it in a browser)",
+        f"Break ties by hand: [bold]{escape(str(playground))}[/bold], or run slotmesh explore",
+    ):
+        console.print(said, highlight=False, soft_wrap=True)
     return page
 
 

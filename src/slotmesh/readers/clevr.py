@@ -78,16 +78,17 @@ class ClevrReader(FolderReader):
         self.partial = partial
         root = find_folder("ClevrReader", root, "images", "CLEVR_v1.0", _LAYOUT)
         part = {"val": "val", "sa-test": "val", "test": "test"}.get(str(split), "train")
+        layout = _LAYOUT.replace("train", part)
         self._root = root / "images" / part
         if not self._root.is_dir():
-            raise missing("ClevrReader", f"{self._root} does not exist", _LAYOUT)
+            raise missing("ClevrReader", f"{self._root} does not exist", layout)
         self._path = root / "scenes" / f"CLEVR_{part}_scenes.json"
         if self._path.exists():
             self._scenes = _labelled(self._path, self._wanted)
         elif part == "test":
             self._scenes = _unlabelled(self._root, self._wanted)
         else:
-            raise missing("ClevrReader", f"{self._path} does not exist", _LAYOUT)
+            raise missing("ClevrReader", f"{self._path} does not exist", layout)
         there = set(names_in(self._root)) if partial else None
         kept = [i for i, scene in enumerate(self._scenes) if there is None or scene.file in there]
         self._numbers = np.array(kept, dtype=np.int64)

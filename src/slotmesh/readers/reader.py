@@ -66,7 +66,8 @@ class Reader(ABC):
             if self.partial is not False or bad.reason != MISSING:
                 raise
             hint = (
-                "To use an incomplete copy, pass partial=True (--data.partial in slotmesh train)."
+                "To use an incomplete copy, pass partial=True (on the command line --partial; in "
+                "slotmesh train --data.partial)."
             )
             raise BadRecord(bad.path, bad.record, f"{MISSING}. {hint}") from bad
 

@@ -146,6 +146,8 @@ def _vertical(ys: list[float], log: bool) -> _Scale:
     least, most = min(ys, default=0.0), max(ys, default=1.0)
     if log:
         return _Scale(least / 1.15, most * 1.15, _BOTTOM, _TOP, log=True)
+    if least == most == 0:
+        return _Scale(0.0, 1.0, _BOTTOM, _TOP)
     room = 0.05 * (most - least) or max(abs(most), 1e-12) * 0.05
     return _Scale(least - room, most + room, _BOTTOM, _TOP)
 

@@ -106,7 +106,9 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             console=console,
         )
     many = "sample" if found["n"] == 1 else "samples"
-    title = f"{run.name}, {found['n']} test {many}"
+    # An incomplete copy may have no other images.
+    split = "training" if found["split"] == "train" else "test"
+    title = f"{run.name}, {found['n']} {split} {many}"
     console.print(title, style="italic", soft_wrap=True, markup=False, highlight=False)
     console.print(_table(run, found))
     blind = "blind: a model that ignores its input"
@@ -127,7 +129,7 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
     else:
         written = escape(str(where / "evaluation.json"))
         said = f"Written: [bold]{written}[/bold], evaluation.csv by sample"
-    console.print(said, soft_wrap=True)
+    console.print(said, highlight=False, soft_wrap=True)
     return found
 
 

@@ -35,7 +35,7 @@ from slotmesh.training.processes import Lock, StopSignals, agree, start_processe
 from slotmesh.training.runs import Run, begin, open_run, steps_done
 from slotmesh.training.settings import Settings, plain
 from slotmesh.training.start import check_start, first_weights
-from slotmesh.training.stream import EvalBatches, RunData
+from slotmesh.training.stream import EvalBatches, KeptSets, RunData
 from slotmesh.training.tasks import experiment
 from slotmesh.training.tasks.experiment import Experiment
 
@@ -50,8 +50,16 @@ _PICTURED = 4
 _USAGE = 16
 
 
-def run_train(settings: Settings, console: Console | None = None) -> Run:
+def run_train(
+    settings: Settings, console: Console | None = None, *, kept: KeptSets | None = None
+) -> Run:
     """Train to the last step, from scratch or from the last checkpoint.
+
+    Args:
+        settings: Of the run.
+        console: Shows progress.
+        kept: Sets of samples in memory, from run to run: pass the same to several runs of a
+            process, and those with the same data make them once.
 
     Returns:
         The finished run.
@@ -72,7 +80,7 @@ def run_train(settings: Settings, console: Console | None = None) -> Run:
         with chosen(settings), memory_checked():
             start = agree(fabric, lambda: begin(settings, lock, fabric, console))
             if start is None or steps_done(start) < settings.steps:
-                _fit(fabric, made, start, lock, console)
+                _fit(fabric, made, start, lock, console, kept)
     finally:
         lock.release()
     if fabric.is_global_zero:
@@ -86,7 +94,12 @@ def run_train(settings: Settings, console: Console | None = None) -> Run:
 
 
 def _fit(
-    fabric: "Fabric", made: Experiment, start: Path | None, lock: Lock, console: Console
+    fabric: "Fabric",
+    made: Experiment,
+    start: Path | None,
+    lock: Lock,
+    console: Console,
+    kept: KeptSets | None,
 ) -> None:
     settings, first = made.settings, fabric.is_global_zero
     if first and (said := made.about_data()):
@@ -103,6 +116,7 @@ def _fit(
         n_ranks=fabric.world_size,
         console=console if first else None,
         in_memory=training.in_memory,
+        kept=kept,
     )
     batches, val = data.train(training.step), data.val()
     log = Log(made, console, training.step, training.seconds, active=first)

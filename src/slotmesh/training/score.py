@@ -77,7 +77,8 @@ def run_score(settings: Score, console: Console | None = None) -> dict[str, Any]
     if settings.out is not None:
         settings.out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(settings.out, json.dumps(strict(found), indent=2) + "\n")
-        console.print(f"Written: [bold]{escape(str(settings.out))}[/bold]", soft_wrap=True)
+        said = f"Written: [bold]{escape(str(settings.out))}[/bold]"
+        console.print(said, highlight=False, soft_wrap=True)
     return found
 
 

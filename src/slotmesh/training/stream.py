@@ -118,7 +118,7 @@ class RunData:
     """The training and validation batches of a run.
 
     ``in_memory`` says which sets an earlier part of the run kept in memory, and is filled in as
-    sets open.
+    sets open. ``kept`` may have them from another run, and has them afterwards.
     """
 
     def __init__(
@@ -130,11 +130,13 @@ class RunData:
         n_ranks: int = 1,
         console: Console | None = None,
         in_memory: dict[str, bool] | None = None,
+        kept: "KeptSets | None" = None,
     ) -> None:
         self.experiment = experiment
         self.device = device
         self.console = console
         self.in_memory = {} if in_memory is None else in_memory
+        self.kept = KeptSets() if kept is None else kept
         self._share = {
             "batch_size": experiment.settings.data.batch_size,
             "rank": rank,
@@ -163,15 +165,17 @@ class RunData:
         source, n = self.experiment.source(split, self.device)
         if self._is_real:
             return source, n
-        made = cached(
-            source,
-            n,
-            self.device,
-            self.console,
-            split=split,
-            reads=self.experiment.reads(split),
-            before=self.in_memory.get(split),
-        )
+        reads, before = self.experiment.reads(split), self.in_memory.get(split)
+        settings = self.experiment.settings
+        # All that decides the pixels, and more.
+        kind = (type(self.experiment), settings.data, settings.hardware, self.device, reads)
+        made: Source | None = self.kept.get(split, kind) if before is not False else None
+        if made is None:
+            made = cached(
+                source, n, self.device, self.console, split=split, reads=reads, before=before
+            )
+        if isinstance(made, Cached):
+            self.kept.put(split, kind, made)
         self.in_memory[split] = isinstance(made, Cached)
         return made, n
 
@@ -253,6 +257,24 @@ class Cached:
         return self._whole._map(lambda x: x[which])
 
 
+class KeptSets:
+    """The sets that runs kept in memory, for a next run with the same data; one for each split."""
+
+    def __init__(self) -> None:
+        self._sets: dict[str, tuple[Any, Cached]] = {}
+
+    def get(self, split: Split, kind: Any) -> Cached | None:
+        """The set of a split if it is of this kind; otherwise it is forgotten, to make room."""
+        if split in self._sets and self._sets[split][0] == kind:
+            return self._sets[split][1]
+        self._sets.pop(split, None)
+        return None
+
+    def put(self, split: Split, kind: Any, made: Cached) -> None:
+        """Keep the set of a split."""
+        self._sets[split] = (kind, made)
+
+
 def cached(
     source: Source,
     n: int | None,
@@ -291,6 +313,8 @@ def _limit(device: torch.device) -> int:
     """Bytes that a set may take."""
     if device.type != "cuda":
         return _LIMIT
+    # What an earlier run of the process used is free, but torch still holds it.
+    torch.cuda.empty_cache()
     return torch.cuda.mem_get_info(device)[0] // 2
 
 

@@ -80,7 +80,8 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     html = render_runs(_lead(found, tasks, left_out), sections, shlex.join(command), versions)
     write_whole(settings.out, html)
     where = escape(str(settings.out))
-    console.print(f"Written: [bold]{where}[/bold] (open it in a browser)", soft_wrap=True)
+    said = f"Written: [bold]{where}[/bold] (open it in a browser)"
+    console.print(said, highlight=False, soft_wrap=True)
     return settings.out
 
 

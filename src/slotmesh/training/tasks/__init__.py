@@ -124,7 +124,10 @@ def from_plain(values: dict[str, Any], where: str) -> Settings:
 
 def _kind(task: str) -> type[Experiment]:
     if task not in TASKS:
-        raise ValueError(f"There is no task {task!r}, expected one of {', '.join(TASKS)}.")
+        raise ValueError(
+            f"There is no task {task!r}, expected one of {', '.join(TASKS)}, or one that your own "
+            "script registers: run that script in place of slotmesh."
+        )
     return TASKS[task]
 
 
