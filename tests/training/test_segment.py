@@ -2,6 +2,7 @@
 
 import io
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,8 @@ def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
         mask = Image.open("segments/000-2-mask.png")
         assert mask.mode == "P"
         assert (np.asarray(mask) == found["labels"]).all()
-        assert (found["labels"] == found["masks"].argmax(0)).all()
+        best = np.take_along_axis(found["masks"], found["labels"][None].astype(np.int64), 0)
+        assert (best == found["masks"].max(0)).all()
     nested = fill(Path("tree/in/side"), 1, masks=True)
     assert run("segment", trained, "tree", nested, "--out", "found", "--device", "cpu") == 0
     assert {p.relative_to("found").as_posix() for p in Path("found").rglob("*-mask.png")} == {
@@ -207,6 +209,32 @@ def test_a_sheet_ends_somewhere(trained: Path, capsys: pytest.CaptureFixture[str
         assert said.endswith(f"Segmented {81 - n} images, skipped 1. Written: {n}/sheet.png{first}")
         heights.append(photo_size(Path(f"{n}/sheet.png"))[0])
     assert heights[0] == heights[1]
+
+
+def test_a_folder_of_large_photographs_fits_memory_and_disk(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fill(Path("photos"), 4, height=900, width=1200)
+    found: list[weakref.ref[Segmentation]] = []
+    plain = ObjectDiscovery.segment
+
+    def watched(*args: Any, **options: Any) -> Segmentation:
+        # Of those before it, the last may still be held.
+        assert sum(one() is not None for one in found) <= 1
+        result = plain(*args, **options)
+        found.append(weakref.ref(result))
+        return result
+
+    monkeypatch.setattr(ObjectDiscovery, "segment", watched)
+    assert run("segment", trained, root, "--device", "cpu") == 0
+    assert len(found) == 4
+    path = Path("segments/000.npz")
+    assert path.stat().st_size < 2_000_000
+    with np.load(path) as arrays:
+        assert arrays["masks"].shape == (6, 900, 1200)
+        expected = open_run(trained).load_model(torch.device("cpu")).segment(root / "000.png")
+        assert np.abs(arrays["masks"] - expected.masks.numpy()).max() <= 1 / 512
+        assert (arrays["labels"] == expected.labels.numpy()).all()
 
 
 def test_every_image_has_files_of_its_own(trained: Path) -> None:

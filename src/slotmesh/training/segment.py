@@ -13,6 +13,7 @@ import tyro
 from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.markup import escape
+from torch import Tensor
 
 from slotmesh.files import make_folder, write_whole
 from slotmesh.models import FeatureDiscovery, ObjectDiscovery, Segmentation, VideoObjectDiscovery
@@ -113,7 +114,8 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         )
     works = _works(paths, names, video=video)
     make_folder(settings.out)
-    shown: list[tuple[str, Segmentation]] = []
+    # Pictures, because the masks of 40 photographs would not fit into memory.
+    shown: list[tuple[str, Image.Image]] = []
     bad: list[BadRecord] = []
     with Count(console, "segmenting", len(works)) as count:
         for work in works:
@@ -130,7 +132,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
                 console.print(escape(said), highlight=False, soft_wrap=True)
             _write(settings.out, work.name, one, names=frames, size=size)
             if len(shown) < _MOST_ROWS:
-                shown.append((work.paths[0].name, one))
+                shown.append((work.paths[0].name, one.picture()))
     what = "image" if clip is None else "video"
     if not shown:
         raise ValueError(
@@ -249,7 +251,7 @@ def _write(
     np.savez_compressed(
         buffer,
         slots=found.slots.numpy(),
-        masks=found.masks.numpy(),
+        masks=_rounded(found.masks).numpy(),
         attention=found.attention.numpy(),
         labels=found.labels.to(torch.uint8).numpy(),
         box=np.array([top, left, top + rows, left + columns]),
@@ -257,9 +259,13 @@ def _write(
     write_whole(out / f"{name}.npz", buffer.getvalue())
 
 
-def _sheet(found: Sequence[tuple[str, Segmentation]]) -> Image.Image:
+def _rounded(masks: Tensor) -> Tensor:
+    """Masks to 1 / 256, for which float16 is enough: enlarged ones compress to a fiftieth."""
+    return masks.mul(256).round_().div_(256).half()
+
+
+def _sheet(pictures: Sequence[tuple[str, Image.Image]]) -> Image.Image:
     """Pictures below each other, each with its name."""
-    pictures = [(name, one.picture()) for name, one in found]
     width = max(picture.width for _, picture in pictures) + 2 * _GAP
     height = sum(picture.height + _CAPTION + _GAP for _, picture in pictures) + _GAP
     sheet = Image.new("RGB", (width, height), "white")
