@@ -233,7 +233,7 @@ def test_a_folder_of_large_photographs_fits_memory_and_disk(
     with np.load(path) as arrays:
         assert arrays["masks"].shape == (6, 900, 1200)
         expected = open_run(trained).load_model(torch.device("cpu")).segment(root / "000.png")
-        assert np.abs(arrays["masks"] - expected.masks.numpy()).max() <= 1 / 512
+        assert np.abs(arrays["masks"] - expected.masks.numpy()).max() < 1 / 400
         assert (arrays["labels"] == expected.labels.numpy()).all()
 
 
@@ -317,6 +317,27 @@ def test_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
     fake_run(tiny("multi-dsprites", "SA", Path("images"), data__size=16))
     assert run("segment", "images", "clips/a.mp4", "--device", "cpu") == 1
     assert "clips/a.mp4 is a clip, but images is a model of images" in capsys.readouterr().err
+
+
+def test_pictures_of_long_videos_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("av")
+    monkeypatch.chdir(tmp_path)
+    fake_run(tiny("clevrer-s", "SA", tmp_path / "run", data__size=16), trained=True)
+    Path("clips").mkdir()
+    # 64 frames of this width would be 20,480 pixels beside each other.
+    clip(Path("clips/a.mp4"), 70, width=320, height=64)
+    clip(Path("clips/b.mp4"), 3)
+    assert run("segment", "run", "clips/a.mp4", "--device", "cpu", "--out", "one") == 0
+    assert len([*Path("one/a").iterdir()]) == 64
+    height = round(64 * 16384 / (64 * 324 - 4))
+    assert photo_size(Path("one/a-overlay.png")) == (height, 16384)
+    row = 192 * 64 // 320 + 4
+    assert photo_size(Path("one/sheet.png"))[0] == 8 + 20 + 40 * row - 4 + 8
+    # Of several videos, all have a place.
+    assert run("segment", "run", *Path("clips").iterdir(), "--device", "cpu", "--out", "two") == 0
+    assert photo_size(Path("two/sheet.png"))[0] < photo_size(Path("one/sheet.png"))[0]
 
 
 def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
