@@ -148,6 +148,27 @@ def test_objects(browser: "Browser", url: str) -> None:
         assert right.get_by_label("3").is_checked()
 
 
+def test_numbers_outside_their_limits(browser: "Browser", url: str) -> None:
+    with open_page(browser, f"{url}?view=objects") as page:
+        page.locator(OBJECTS).wait_for()
+        for label, wrong, part, right in (
+            ("Scene", "-5", "scene=0", "0"),
+            ("Scene", "99999999999999999999", "scene=999999", "999999"),
+            ("Seed of the first slots", "-1", "scene=999999", "0"),
+            ("Seed of the first slots", "5000000000", "seed=2147483648", "2147483648"),
+        ):
+            number = page.get_by_label(label).first
+            number.fill(wrong)
+            wait_for_link(page, part)
+            number.press("Tab")
+            page.wait_for_function(
+                "([e, v]) => e.value === v", arg=[number.element_handle(), right]
+            )
+        # Nothing else is held up.
+        page.get_by_role("slider", name="range slider for Slots").press("Home")
+        page.get_by_text("1 slot, trained with 6").first.wait_for()
+
+
 def test_uploads(browser: "Browser", url: str, tmp_path: Path) -> None:
     image = tmp_path / "mine.png"
     as_image(world_scene("multi-dsprites", 11).pixels).resize((100, 80)).save(image)

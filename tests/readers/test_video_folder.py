@@ -1,5 +1,6 @@
 """Any folder of clips, or of folders of frames."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from slotmesh.readers import BadRecord, VideoReader
+from slotmesh.readers import BadRecord, VideoReader, clips
 
 from ._folders import blobs
 
@@ -21,18 +22,45 @@ def frames(folder: Path, n: int, base: int = 0) -> None:
         Image.fromarray(np.full((H, W, 3), base + 10 * t, np.uint8)).save(folder / f"{t:03d}.png")
 
 
-def clip(path: Path, n: int) -> None:
+def clip(path: Path, n: int, width: int = W, height: int = H) -> None:
     av = pytest.importorskip("av", reason="PyAV is not installed (the extra 'video')")
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = W, H, "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.bit_rate = 4_000_000
         for t in range(n):
-            picture = np.full((H, W, 3), 40 + 8 * t, np.uint8)
+            picture = np.full((height, width, 3), (40 + 8 * t) % 256, np.uint8)
             for packet in stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")):
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
+
+
+@pytest.mark.parametrize("quarters", [0, 1, 2, 3])
+def test_a_clip_is_turned_as_players_show_it(tmp_path: Path, quarters: int) -> None:
+    """Phones store what is filmed upright as it lies on the sensor, and how to turn it."""
+    av = pytest.importorskip("av", reason="PyAV is not installed (the extra 'video')")
+    path = tmp_path / "a.mp4"
+    picture = np.full((H, W, 3), 50, np.uint8)
+    picture[: H // 2, : W // 2] = 220
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = W, H, "yuv420p"
+        for _ in range(2):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    # ISO/IEC 14496-12: a, b, u, c, d, v, x, y, w of the track's header turn it clockwise.
+    cos, sin = ((1, 0), (0, 1), (-1, 0), (0, -1))[quarters]
+    matrix = struct.pack(">9i", cos << 16, sin << 16, 0, -sin << 16, cos << 16, 0, 0, 0, 1 << 30)
+    data = bytearray(path.read_bytes())
+    # After the name: version 0, times, number, duration, layer and volume.
+    at = data.index(b"tkhd") + 4 + 40
+    data[at : at + 36] = matrix
+    path.write_bytes(data)
+    expected = np.rot90(picture, -quarters)
+    for found in clips.load_frames(path, [0, 1]):
+        assert found.shape == expected.shape
+        assert np.abs(found.astype(int) - expected).mean() < 20
 
 
 def test_folders_of_frames(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,8 @@ def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
         mask = Image.open("segments/000-2-mask.png")
         assert mask.mode == "P"
         assert (np.asarray(mask) == found["labels"]).all()
-        assert (found["labels"] == found["masks"].argmax(0)).all()
+        best = np.take_along_axis(found["masks"], found["labels"][None].astype(np.int64), 0)
+        assert (best == found["masks"].max(0)).all()
     nested = fill(Path("tree/in/side"), 1, masks=True)
     assert run("segment", trained, "tree", nested, "--out", "found", "--device", "cpu") == 0
     assert {p.relative_to("found").as_posix() for p in Path("found").rglob("*-mask.png")} == {
@@ -207,6 +209,32 @@ def test_a_sheet_ends_somewhere(trained: Path, capsys: pytest.CaptureFixture[str
         assert said.endswith(f"Segmented {81 - n} images, skipped 1. Written: {n}/sheet.png{first}")
         heights.append(photo_size(Path(f"{n}/sheet.png"))[0])
     assert heights[0] == heights[1]
+
+
+def test_a_folder_of_large_photographs_fits_memory_and_disk(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fill(Path("photos"), 4, height=900, width=1200)
+    found: list[weakref.ref[Segmentation]] = []
+    plain = ObjectDiscovery.segment
+
+    def watched(*args: Any, **options: Any) -> Segmentation:
+        # Of those before it, the last may still be held.
+        assert sum(one() is not None for one in found) <= 1
+        result = plain(*args, **options)
+        found.append(weakref.ref(result))
+        return result
+
+    monkeypatch.setattr(ObjectDiscovery, "segment", watched)
+    assert run("segment", trained, root, "--device", "cpu") == 0
+    assert len(found) == 4
+    path = Path("segments/000.npz")
+    assert path.stat().st_size < 2_000_000
+    with np.load(path) as arrays:
+        assert arrays["masks"].shape == (6, 900, 1200)
+        expected = open_run(trained).load_model(torch.device("cpu")).segment(root / "000.png")
+        assert np.abs(arrays["masks"] - expected.masks.numpy()).max() < 1 / 400
+        assert (arrays["labels"] == expected.labels.numpy()).all()
 
 
 def test_every_image_has_files_of_its_own(trained: Path) -> None:
@@ -289,6 +317,27 @@ def test_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
     fake_run(tiny("multi-dsprites", "SA", Path("images"), data__size=16))
     assert run("segment", "images", "clips/a.mp4", "--device", "cpu") == 1
     assert "clips/a.mp4 is a clip, but images is a model of images" in capsys.readouterr().err
+
+
+def test_pictures_of_long_videos_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("av")
+    monkeypatch.chdir(tmp_path)
+    fake_run(tiny("clevrer-s", "SA", tmp_path / "run", data__size=16), trained=True)
+    Path("clips").mkdir()
+    # 64 frames of this width would be 20,480 pixels beside each other.
+    clip(Path("clips/a.mp4"), 70, width=320, height=64)
+    clip(Path("clips/b.mp4"), 3)
+    assert run("segment", "run", "clips/a.mp4", "--device", "cpu", "--out", "one") == 0
+    assert len([*Path("one/a").iterdir()]) == 64
+    height = round(64 * 16384 / (64 * 324 - 4))
+    assert photo_size(Path("one/a-overlay.png")) == (height, 16384)
+    row = 192 * 64 // 320 + 4
+    assert photo_size(Path("one/sheet.png"))[0] == 8 + 20 + 40 * row - 4 + 8
+    # Of several videos, all have a place.
+    assert run("segment", "run", *Path("clips").iterdir(), "--device", "cpu", "--out", "two") == 0
+    assert photo_size(Path("two/sheet.png"))[0] < photo_size(Path("one/sheet.png"))[0]
 
 
 def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from slotmesh.report.sheet import colour_mask
 from slotmesh.training.runs import open_run
 from slotmesh.training.weights import find, locate, names
 
+MOST_SEED = 2**31
 _REMEMBERED = 64
 _ENVIRONMENT = Environment(
     loader=PackageLoader("slotmesh.app", "web"),
@@ -100,7 +101,7 @@ class Explorer:
             left=left,
             right=right,
             slots=slots,
-            seed=min(max(state.seed, 0), 2**31),
+            seed=min(max(state.seed, 0), MOST_SEED),
             iteration=min(max(state.iteration, 1), self.n_iters(left, right)),
             off_left=_within(state.off_left, slots),
             off_right=_within(state.off_right, slots),

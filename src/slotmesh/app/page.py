@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 from gradio.themes import Base, sizes
 
-from slotmesh.app.explorer import Explorer
+from slotmesh.app.explorer import MOST_SEED, Explorer
 from slotmesh.app.links import VIEWS, ObjectsState, PropertiesState
 from slotmesh.app.objects import MOST_SLOTS
 from slotmesh.app.pictures import MOST_SCENE, WORLDS, ShownImage, load_upload
@@ -119,8 +119,8 @@ def _objects(explorer: Explorer, tab: gr.Tab) -> _Restore:
         with gr.Column(scale=1, min_width=270):
             world = gr.Dropdown(WORLDS, value=first.world, label="World", interactive=True)
             with gr.Row():
-                scene = _scene_number(first.scene)
-                after = gr.Button("Next", min_width=70, size="md")
+                scene = _whole_number("Scene", first.scene, MOST_SCENE)
+                after = _next_button()
             button = _upload_button()
             message = gr.HTML("", visible=False)
             left = _models(explorer.discovery, first.left, "Left model")
@@ -130,7 +130,7 @@ def _objects(explorer: Explorer, tab: gr.Tab) -> _Restore:
                 label="Attention of iteration",
             )  # fmt: skip
             slots = gr.Slider(1, MOST_SLOTS, first.slots, step=1, label="Slots")
-            seed = gr.Number(0, precision=0, minimum=0, label="Seed of the first slots")
+            seed = _whole_number("Seed of the first slots", 0, MOST_SEED)
         with gr.Column(scale=4, min_width=320):
             with gr.Row():
                 on_left = _switches("left", first.slots)
@@ -211,8 +211,8 @@ def _properties(explorer: Explorer, tab: gr.Tab) -> _Restore:
     with gr.Row():
         with gr.Column(scale=1, min_width=270):
             with gr.Row():
-                scene = _scene_number(first.scene)
-                after = gr.Button("Next", min_width=70, size="md")
+                scene = _whole_number("Scene", first.scene, MOST_SCENE)
+                after = _next_button()
             button = _upload_button()
             message = gr.HTML("", visible=False)
             model = _models(explorer.predictors, first.model, "Model")
@@ -245,8 +245,19 @@ def _properties(explorer: Explorer, tab: gr.Tab) -> _Restore:
     return restore, [*settings, shown]
 
 
-def _scene_number(first: int) -> gr.Number:
-    return gr.Number(first, precision=0, minimum=0, maximum=MOST_SCENE, label="Scene", min_width=90)
+def _whole_number(label: str, first: int, most: int) -> gr.Number:
+    """A number from 0 to ``most``; views do not go beyond, and leaving the field corrects it.
+
+    With Gradio's own bounds, every control fails as long as the number is outside.
+    """
+    number = gr.Number(first, precision=0, label=label, min_width=90)
+    within = f"(value) => value && Math.min(Math.max(value, 0), {most})"
+    number.blur(None, number, number, js=within, **_QUIET)
+    return number
+
+
+def _next_button() -> gr.Button:
+    return gr.Button("Next", min_width=70, size="md", elem_classes="slotmesh-next")
 
 
 def _models(names: list[str], first: str, label: str) -> gr.Dropdown:
@@ -296,7 +307,7 @@ def _no_upload() -> tuple[None, Any]:
 
 
 def _next(number: int | None) -> tuple[Any, ...]:
-    return min((number or 0) + 1, MOST_SCENE), *_no_upload()
+    return min(max(number or 0, 0) + 1, MOST_SCENE), *_no_upload()
 
 
 def _tried(make: Callable[[], str]) -> str:

@@ -45,7 +45,8 @@ class Segmentation:
     @property
     def labels(self) -> Tensor:
         """int64 ``(H, W)``: the slot with the largest mask at each pixel, from 0."""
-        return self.masks.argmax(-3)
+        # On a CPU, several times as fast as argmax over a dimension that is not the last.
+        return self.masks.max(-3).indices
 
     def overlay(self) -> Image.Image:
         """The image with every pixel tinted in the colour of its slot; frames side by side."""
@@ -71,8 +72,8 @@ class Segmentation:
             scale = _SIDE / max(height, width)
             size = (max(1, round(scale * width)), max(1, round(scale * height)))
             shown = [_to_pil(image), _tinted(image, labels)]
-            lit = visible(shares)
-            shown += [_to_pil((image * share).round().to(torch.uint8)) for share in lit]
+            seen, lit = _shrunk(image, size), visible(_shrunk(shares, size))
+            shown += [_to_pil((seen * share).round().to(torch.uint8)) for share in lit]
             rows.append(_beside([one.resize(size, _kernel(one, size)) for one in shown]))
         return _below(rows)
 
@@ -282,6 +283,13 @@ def _enlarged(masks: Tensor, frames: Tensor) -> Tensor:
     return F.interpolate(masks, size=size, mode="bilinear", align_corners=False)
 
 
+def _shrunk(planes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Planes ``(k, H, W)`` at most as large as a picture of this width and height."""
+    if planes.shape[-1] <= size[0]:
+        return planes
+    return F.interpolate(planes[None], size=size[::-1], mode="bilinear", antialias=True)[0]
+
+
 def _first(pixels: Any) -> Tensor:
     """``(H, W, 3)`` with the channels first."""
     return torch.from_numpy(np.array(pixels)).movedim(-1, 0)
@@ -303,14 +311,10 @@ def _to_pil(image: Tensor) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(image.movedim(0, -1).numpy()))
 
 
-def _colours(labels: Tensor) -> Tensor:
-    table = torch.tensor([slot_colour(k) for k in range(int(labels.max()) + 1)])
-    return table[labels].movedim(-1, 0)
-
-
 def _tinted(image: Tensor, labels: Tensor) -> Image.Image:
-    mixed = (1 - _OVERLAY) * image.float() + _OVERLAY * _colours(labels)
-    return _to_pil(mixed.round().to(torch.uint8))
+    colours = [slot_colour(k) for k in range(int(labels.max()) + 1)]
+    tint = torch.tensor(colours, dtype=torch.uint8)[labels]
+    return Image.blend(_to_pil(image), Image.fromarray(tint.numpy()), _OVERLAY)
 
 
 def _indexed(labels: Tensor) -> Image.Image:

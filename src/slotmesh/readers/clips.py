@@ -38,7 +38,7 @@ def require_av(reader: str) -> ModuleType:
 
 
 def load_frames(path: Path, frames: Sequence[int], record: int | str | None = None) -> list[Pixels]:
-    """Read these frames, in this order: uint8 ``(H, W, 3)`` each."""
+    """Read these frames, in this order, turned as players show them: uint8 ``(H, W, 3)`` each."""
     wanted, found = set(frames), dict[int, Pixels]()
     count = 0
     with _opened(path, record) as container:
@@ -47,7 +47,10 @@ def load_frames(path: Path, frames: Sequence[int], record: int | str | None = No
             if frame.is_corrupt:
                 raise BadRecord(path, record, f"its frame {count - 1} is damaged")
             if count - 1 in wanted:
-                found[count - 1] = np.asarray(frame.to_ndarray(format="rgb24"))
+                pixels = np.asarray(frame.to_ndarray(format="rgb24"))
+                # In degrees, against the clock.
+                turned = np.rot90(pixels, round(frame.rotation / 90))
+                found[count - 1] = np.ascontiguousarray(turned)
             if len(found) == len(wanted):
                 break
     if len(found) < len(wanted):

@@ -3,7 +3,7 @@
 import io
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -13,6 +13,7 @@ import tyro
 from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.markup import escape
+from torch import Tensor
 
 from slotmesh.files import make_folder, write_whole
 from slotmesh.models import FeatureDiscovery, ObjectDiscovery, Segmentation, VideoObjectDiscovery
@@ -28,6 +29,10 @@ from slotmesh.training.settings import at_least, at_most
 from slotmesh.training.weights import locate
 
 _MOST_ROWS = 40
+# Of each of many videos on the sheet.
+_FEWEST_FRAMES = 4
+# Of an overlay, in pixels: browsers and many viewers refuse what is much wider.
+_WIDEST = 16384
 # Of a clip: masks of all frames are in memory at once.
 _MOST_FRAMES = 64
 # The value of pixels outside the square that the model saw; slots count from 0.
@@ -51,7 +56,7 @@ class Segment:
     one video in order, or mp4 clips."""
     out: Path = Path("segments")
     """Folder to write to: NAME-mask.png, NAME-overlay.png and NAME.npz per image, and sheet.png,
-    which shows the first 40."""
+    which shows the first 40 (of a video, 4 to 40 frames)."""
     seed: int = 0
     """Seed of the initial slots."""
     n_slots: int | None = None
@@ -113,7 +118,8 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         )
     works = _works(paths, names, video=video)
     make_folder(settings.out)
-    shown: list[tuple[str, Segmentation]] = []
+    # Pictures, because the masks of 40 photographs would not fit into memory.
+    shown: list[tuple[str, Image.Image]] = []
     bad: list[BadRecord] = []
     with Count(console, "segmenting", len(works)) as count:
         for work in works:
@@ -130,7 +136,8 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
                 console.print(escape(said), highlight=False, soft_wrap=True)
             _write(settings.out, work.name, one, names=frames, size=size)
             if len(shown) < _MOST_ROWS:
-                shown.append((work.paths[0].name, one))
+                few = _thinned(one, max(_FEWEST_FRAMES, _MOST_ROWS // len(works)))
+                shown.append((work.paths[0].name, few.picture()))
     what = "image" if clip is None else "video"
     if not shown:
         raise ValueError(
@@ -244,12 +251,15 @@ def _write(
             whole.paste(mask, (left, top))
             content = _png(whole, transparency=_OUTSIDE)
         write_whole(out / f"{frame}-mask.png", content)
-    write_whole(out / f"{name}-overlay.png", _png(found.overlay()))
+    overlay = found.overlay()
+    if len(names) > 1:
+        overlay.thumbnail((_WIDEST, overlay.height))
+    write_whole(out / f"{name}-overlay.png", _png(overlay))
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
         slots=found.slots.numpy(),
-        masks=found.masks.numpy(),
+        masks=_rounded(found.masks).numpy(),
         attention=found.attention.numpy(),
         labels=found.labels.to(torch.uint8).numpy(),
         box=np.array([top, left, top + rows, left + columns]),
@@ -257,9 +267,21 @@ def _write(
     write_whole(out / f"{name}.npz", buffer.getvalue())
 
 
-def _sheet(found: Sequence[tuple[str, Segmentation]]) -> Image.Image:
+def _rounded(masks: Tensor) -> Tensor:
+    """Masks to 1 / 256, for which float16 is enough: enlarged ones compress to a fiftieth."""
+    return masks.half().mul_(256).round_().div_(256)
+
+
+def _thinned(found: Segmentation, most: int) -> Segmentation:
+    """At most so many frames of a video, evenly spaced; an image as it is."""
+    if found.image.ndim == 3 or len(found.image) <= most:
+        return found
+    which = torch.linspace(0, len(found.image) - 1, most).round().long()
+    return replace(found, image=found.image[which], masks=found.masks[which])
+
+
+def _sheet(pictures: Sequence[tuple[str, Image.Image]]) -> Image.Image:
     """Pictures below each other, each with its name."""
-    pictures = [(name, one.picture()) for name, one in found]
     width = max(picture.width for _, picture in pictures) + 2 * _GAP
     height = sum(picture.height + _CAPTION + _GAP for _, picture in pictures) + _GAP
     sheet = Image.new("RGB", (width, height), "white")
