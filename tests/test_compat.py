@@ -170,9 +170,7 @@ def test_a_learned_step_of_zero() -> None:
         (reference_mesh(cost, a, b, noise, lr, 4, 5, False)[0] * noise).sum(), lr
     )
     assert abs(found - expected) < 0.01 * abs(expected)
-    with pytest.raises(
-        ValueError, match=r"mesh_lr is -0\.1, expected a finite number"
-    ):
+    with pytest.raises(ValueError, match=r"mesh_lr is -0\.1, expected a finite number"):
         minimize_entropy_of_sinkhorn(cost, a, b, noise, mesh_lr=-0.1)
 
 
