@@ -1,5 +1,7 @@
 """slotmesh.compat against the formulas of the paper, written out in the authors' layout."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -168,7 +170,7 @@ def test_a_learned_step_of_zero() -> None:
         (reference_mesh(cost, a, b, noise, lr, 4, 5, False)[0] * noise).sum(), lr
     )
     assert abs(found - expected) < 0.01 * abs(expected)
-    with pytest.raises(ValueError, match=r"mesh_lr is -0\.1, expected a number of at least 0"):
+    with pytest.raises(ValueError, match=r"mesh_lr is -0\.1, expected a finite number"):
         minimize_entropy_of_sinkhorn(cost, a, b, noise, mesh_lr=-0.1)
 
 
@@ -179,3 +181,75 @@ def test_noise_is_drawn() -> None:
     torch.manual_seed(0)
     given = minimize_entropy_of_sinkhorn(cost, a, b, torch.randn_like(cost))[0]
     assert torch.equal(drawn, given)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"C": [[[1.0]]]}, r"C is a list, expected a tensor \(batch, inputs n, slots m\)"),
+        ({"C": torch.ones(2, 4, 3).long()}, r"C has dtype torch.int64, expected a floating-point"),
+        ({"C": torch.ones(4, 3)}, r"C has shape \(4, 3\), expected \(batch, inputs n, slots m\)"),
+        ({"C": torch.ones(5, 2, 4, 3)}, r"C has shape \(5, 2, 4, 3\), expected \(batch, inp"),
+        ({"C": torch.full((2, 4, 3), torch.nan)}, r"C has 24 entries that are not finite"),
+        ({"a": 0.25}, r"a is a float, expected a floating-point tensor \(..., 4\)"),
+        ({"a": torch.ones(2, 3)}, r"a has shape \(2, 3\), expected \(..., 4\) to fit C of shape"),
+        (
+            {"a": torch.ones(5, 4)},
+            r"a has shape \(5, 4\), expected one that broadcasts",
+        ),
+        ({"b": torch.ones(2, 4)}, r"b has shape \(2, 4\), expected \(..., 3\) to fit C of shape"),
+        ({"b": torch.ones(2, 3, device="meta")}, r"b is on meta, expected cpu, where C is"),
+    ],
+)
+def test_wrong_arguments(wrong: dict[str, Any], message: str) -> None:
+    given = {"C": torch.ones(2, 4, 3), "a": torch.ones(2, 4) / 4, "b": torch.ones(2, 3) / 3}
+    cost, a, b = (given | wrong).values()
+    for function in (sinkhorn, minimize_entropy_of_sinkhorn):
+        with pytest.raises(ValueError, match=f"^{function.__name__}: {message}"):
+            function(cost, a, b)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"min_clamp": None}, "min_clamp is None, expected a finite number of at least 0"),
+        ({"n_sh_iters": 0}, "n_sh_iters is 0, expected a whole number of at least 1"),
+        ({"v": [0.0]}, r"v is a list, expected a floating-point tensor \(..., 3\)"),
+        ({"v": torch.zeros(2, 4)}, r"v has shape \(2, 4\), expected \(..., 3\) to fit C"),
+    ],
+)
+def test_wrong_options_of_sinkhorn(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^sinkhorn: {message}"):
+        sinkhorn(torch.ones(2, 4, 3), torch.ones(2, 4) / 4, torch.ones(2, 3) / 3, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"noise": "0"}, "noise is '0', expected a finite number"),
+        (
+            {"noise": torch.ones(2, 3, 4)},
+            r"noise has shape \(2, 3, 4\) and dtype torch.float32",
+        ),
+        (
+            {"noise": torch.ones(2, 4, 3).bool()},
+            "noise has shape .* and dtype torch.bool",
+        ),
+        ({"mesh_lr": "fast"}, "mesh_lr is 'fast', expected a finite number of at least 0"),
+        ({"mesh_lr": torch.ones(2)}, r"mesh_lr has shape \(2,\), expected one number"),
+        ({"n_mesh_iters": -1}, "n_mesh_iters is -1, expected a whole number of at least 0"),
+        ({"n_sh_iters": 2.5}, "n_sh_iters is 2.5, expected a whole number of at least 1"),
+    ],
+)
+def test_wrong_options_of_mesh(wrong: dict[str, Any], message: str) -> None:
+    given = (torch.ones(2, 4, 3), torch.ones(2, 4) / 4, torch.ones(2, 3) / 3)
+    with pytest.raises(ValueError, match=f"^minimize_entropy_of_sinkhorn: {message}"):
+        minimize_entropy_of_sinkhorn(*given, **wrong)
+
+
+def test_noise_can_be_a_number() -> None:
+    a, b = torch.ones(1, 4) / 4, torch.ones(1, 3) / 3
+    cost = torch.rand(1, 4, 3, generator=torch.Generator().manual_seed(0))
+    without = minimize_entropy_of_sinkhorn(cost, a, b, noise=0)[0]  # type: ignore[arg-type]
+    zeros = minimize_entropy_of_sinkhorn(cost, a, b, noise=torch.zeros(1, 4, 3))[0]
+    assert torch.equal(without, zeros)

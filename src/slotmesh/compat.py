@@ -12,7 +12,7 @@ which computes the plan as well and does half of the work.
 import torch
 from torch import Tensor
 
-from slotmesh.ops import Transport
+from slotmesh.ops import Transport, checks
 from slotmesh.ops import mesh as _mesh
 from slotmesh.ops import sinkhorn as _sinkhorn
 
@@ -55,7 +55,12 @@ def sinkhorn(
                  [0.1667, 0.1667],
                  [0.1667, 0.1667]]])
     """
-    a, b, shift, unit = _balanced(a, b, min_clamp)
+    name = "sinkhorn"
+    _check(name, C, a, b)
+    if v is not None:
+        checks.check_vector(name, "v", v, C.shape[2], C, of="C", mask=False)
+    n_sh_iters = checks.as_count(name, "n_sh_iters", n_sh_iters, 1)
+    a, b, shift, unit = _balanced(a, b, checks.as_real(name, "min_clamp", min_clamp))
     start = None if v is None else (v, torch.zeros_like(a))
     t = _sinkhorn(C.transpose(1, 2), b, a, n_iters=n_sh_iters, temperature=temperature, init=start)
     plan = t.plan.transpose(1, 2) / unit.unsqueeze(-1)
@@ -66,7 +71,7 @@ def minimize_entropy_of_sinkhorn(
     C_0: Tensor,  # noqa: N803
     a: Tensor,
     b: Tensor,
-    noise: Tensor | None = None,
+    noise: Tensor | float | None = None,
     mesh_lr: float | Tensor = 1,
     n_mesh_iters: int = 4,
     n_sh_iters: int = 5,
@@ -82,7 +87,7 @@ def minimize_entropy_of_sinkhorn(
         a: Mass of each input ``(batch, n)``.
         b: Mass of each slot ``(batch, m)``.
         noise: Standard normal noise of the shape of the costs, of which a thousandth is added to
-            them. Default: drawn.
+            them, or 0 for none. Default: drawn.
         mesh_lr: The paper's lambda, the norm of one step, at least 0; a tensor gets a gradient,
             through the costs alone (the authors' also flows through reused potentials).
         n_mesh_iters: Number of descent steps.
@@ -103,7 +108,12 @@ def minimize_entropy_of_sinkhorn(
         tensor([[[1., 0.],
                  [0., 1.]]])
     """
-    noise = torch.randn_like(C_0) if noise is None else noise
+    name = "minimize_entropy_of_sinkhorn"
+    _check(name, C_0, a, b)
+    n_mesh_iters = checks.as_count(name, "n_mesh_iters", n_mesh_iters, 0)
+    n_sh_iters = checks.as_count(name, "n_sh_iters", n_sh_iters, 1)
+    size = _step(name, mesh_lr)
+    noise = torch.randn_like(C_0) if noise is None else _noise(name, noise, C_0)
     first = C_0 + _NOISE * noise
     if n_mesh_iters == 0:
         return first, None, None
@@ -112,13 +122,6 @@ def minimize_entropy_of_sinkhorn(
     # The authors keep the graph of reused potentials; without a graph, values alone are enough.
     graph = torch.is_grad_enabled() and any(x.requires_grad for x in (first, a, b))
     potentials = ("reuse" if graph else "detach") if reuse_u_v else "fresh"
-
-    size = float(mesh_lr.detach()) if isinstance(mesh_lr, Tensor) else float(mesh_lr)
-    if not size >= 0:
-        raise ValueError(
-            f"minimize_entropy_of_sinkhorn: mesh_lr is {size}, expected a number of at least 0. "
-            "Use softplus to make a learned one."
-        )
 
     def descend(n_steps: int, size: float = size) -> Transport:
         return _mesh(
@@ -146,6 +149,52 @@ def minimize_entropy_of_sinkhorn(
     before = descend(n_mesh_iters - 1)
     shift = n_mesh_iters * n_sh_iters * shift
     return adjusted, before.v - shift - unit.log(), before.u + shift
+
+
+def _check(op: str, cost: object, a: object, b: object) -> None:
+    """Check costs and masses, in the layout of this module."""
+    axes = "(batch, inputs n, slots m)"
+    checks.check_matrix(op, "C", cost, axes)
+    assert isinstance(cost, Tensor)
+    if cost.ndim != 3:
+        raise ValueError(
+            f"{op}: C has shape {tuple(cost.shape)}, expected {axes}. Flatten the batch dimensions "
+            "into one, or add it with C[None]."
+        )
+    for name, mass, size in (("a", a, cost.shape[1]), ("b", b, cost.shape[2])):
+        checks.check_vector(op, name, mass, size, cost, of="C", mask=False)
+        wanted = (cost.shape[0], size)
+        if isinstance(mass, Tensor) and not checks.broadcasts_to(mass.shape, wanted):
+            raise ValueError(
+                f"{op}: {name} has shape {tuple(mass.shape)}, expected one that broadcasts to "
+                f"{wanted}, as C has shape {tuple(cost.shape)}. Give it the batch of C, or none."
+            )
+    checks.check_finite(op, "C", cost, "Look for a NaN or an overflow upstream.")
+
+
+def _noise(op: str, noise: Tensor | float, cost: Tensor) -> Tensor | float:
+    """The noise, checked."""
+    if not isinstance(noise, Tensor):
+        return checks.as_number(op, "noise", noise)
+    if not noise.is_floating_point() or not checks.broadcasts_to(noise.shape, cost.shape):
+        raise ValueError(
+            f"{op}: noise has shape {tuple(noise.shape)} and dtype {noise.dtype}, expected "
+            f"floating point that broadcasts to the shape {tuple(cost.shape)} of the costs. Draw "
+            "it with torch.randn_like."
+        )
+    return noise
+
+
+def _step(op: str, length: float | Tensor) -> float:
+    """The length of a step as a number."""
+    if isinstance(length, Tensor):
+        if length.numel() != 1:
+            raise ValueError(
+                f"{op}: mesh_lr has shape {tuple(length.shape)}, expected one number for all batch "
+                "elements. Call it for each, or use slotmesh.mesh with step."
+            )
+        length = length.detach().item()
+    return checks.as_real(op, "mesh_lr", length)
 
 
 def _balanced(a: Tensor, b: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from slotmesh.ops import checks
-from slotmesh.ops._naive import Potentials, all_true, softmax, start
+from slotmesh.ops._naive import Potentials, all_true, log_sum_exp, scale_inputs, scale_slots, start
 from slotmesh.ops.problem import (
     CONVERGED,
     Given,
@@ -151,16 +151,16 @@ def _once(
     if relaxed.penalty is not None:
         tau = task.tau[..., 0] if isinstance(task.tau, Tensor) else task.tau
         scales = [1.0 if rho == math.inf else rho / (rho + tau) for rho in relaxed.penalty]
-        v = scales[1] * (task.log_b - softmax(log_kernel + u.unsqueeze(-1), -2)[1])
-        u = scales[0] * (task.log_a - softmax(log_kernel + v.unsqueeze(-2), -1)[1])
+        v = scales[1] * scale_inputs(log_kernel, task.log_b, u)
+        u = scales[0] * scale_slots(log_kernel, task.log_a, v)
         return u, v, factor
-    kernel = log_kernel + factor[..., None, None]
-    v = (task.log_b - softmax(kernel + u.unsqueeze(-1), -2)[1]).clamp(max=0.0)
-    u = (task.log_a - softmax(kernel + v.unsqueeze(-2), -1)[1]).clamp(max=0.0)
-    whole = log_kernel + u.unsqueeze(-1) + v.unsqueeze(-2)
+    shift = factor.unsqueeze(-1)
+    v = scale_inputs(log_kernel, task.log_b, u + shift).clamp(max=0.0)
+    sums = log_sum_exp(log_kernel + v.unsqueeze(-2), -1)
+    u = (task.log_a - sums - shift).clamp(max=0.0)
     smaller = torch.minimum(task.a.sum(-1), task.b.sum(-1))
     wanted = (relaxed.share or 0.0) * smaller.clamp(min=torch.finfo(u.dtype).tiny)
-    return u, v, wanted.log() - softmax(whole.flatten(-2), -1)[1]
+    return u, v, wanted.log() - log_sum_exp(u + sums, -1)
 
 
 def _error(task: Problem, plan: Tensor, v: Tensor, relaxed: Relaxation) -> Tensor:
