@@ -10,7 +10,7 @@ from slotmesh.nn.convolutional import (
 )
 from slotmesh.nn.feature_decoder import DecodedFeatures, FeatureDecoder
 from slotmesh.nn.features import FrozenFeatures
-from slotmesh.nn.initializers import (
+from slotmesh.nn.noise import (
     FixedGaussian,
     LearnedGaussian,
     LearnedSlots,

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from slotmesh.nn.initializers import LearnedGaussian, SlotInitializer
-from slotmesh.nn.noise import SOURCES, Drawn, Seeded
+from slotmesh.nn.noise import SOURCES, Drawn, LearnedGaussian, Seeded, SlotInitializer
 from slotmesh.nn.part import Part
 from slotmesh.nn.pretrained import Pretrained
 from slotmesh.nn.transports import Mesh, SlotTransport, TransportContext
