@@ -1,5 +1,6 @@
 """slotmesh.compat against the formulas of the paper, written out in the authors' layout."""
 
+import re
 from typing import Any
 
 import pytest
@@ -204,8 +205,9 @@ def test_noise_is_drawn() -> None:
 def test_wrong_arguments(wrong: dict[str, Any], message: str) -> None:
     given = {"C": torch.ones(2, 4, 3), "a": torch.ones(2, 4) / 4, "b": torch.ones(2, 3) / 3}
     cost, a, b = (given | wrong).values()
-    for function in (sinkhorn, minimize_entropy_of_sinkhorn):
-        with pytest.raises(ValueError, match=f"^{function.__name__}: {message}"):
+    for function, name in ((sinkhorn, "C"), (minimize_entropy_of_sinkhorn, "C_0")):
+        said = re.sub(r"\bC\b", name, message)
+        with pytest.raises(ValueError, match=f"^{function.__name__}: {said}"):
             function(cost, a, b)
 
 

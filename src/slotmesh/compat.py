@@ -56,7 +56,7 @@ def sinkhorn(
                  [0.1667, 0.1667]]])
     """
     name = "sinkhorn"
-    _check(name, C, a, b)
+    _check(name, "C", C, a, b)
     if v is not None:
         checks.check_vector(name, "v", v, C.shape[2], C, of="C", mask=False)
     n_sh_iters = checks.as_count(name, "n_sh_iters", n_sh_iters, 1)
@@ -109,7 +109,7 @@ def minimize_entropy_of_sinkhorn(
                  [0., 1.]]])
     """
     name = "minimize_entropy_of_sinkhorn"
-    _check(name, C_0, a, b)
+    _check(name, "C_0", C_0, a, b)
     n_mesh_iters = checks.as_count(name, "n_mesh_iters", n_mesh_iters, 0)
     n_sh_iters = checks.as_count(name, "n_sh_iters", n_sh_iters, 1)
     size = _step(name, mesh_lr)
@@ -151,25 +151,26 @@ def minimize_entropy_of_sinkhorn(
     return adjusted, before.v - shift - unit.log(), before.u + shift
 
 
-def _check(op: str, cost: object, a: object, b: object) -> None:
-    """Check costs and masses, in the layout of this module."""
+def _check(op: str, name: str, cost: object, a: object, b: object) -> None:
+    """Check costs and masses, in the layout of this module; ``name`` is that of the costs."""
     axes = "(batch, inputs n, slots m)"
-    checks.check_matrix(op, "C", cost, axes)
+    checks.check_matrix(op, name, cost, axes)
     assert isinstance(cost, Tensor)
     if cost.ndim != 3:
         raise ValueError(
-            f"{op}: C has shape {tuple(cost.shape)}, expected {axes}. Flatten the batch dimensions "
-            "into one, or add it with C[None]."
+            f"{op}: {name} has shape {tuple(cost.shape)}, expected {axes}. Flatten the batch "
+            f"dimensions into one, or add it with {name}[None]."
         )
-    for name, mass, size in (("a", a, cost.shape[1]), ("b", b, cost.shape[2])):
-        checks.check_vector(op, name, mass, size, cost, of="C", mask=False)
+    for side, mass, size in (("a", a, cost.shape[1]), ("b", b, cost.shape[2])):
+        checks.check_vector(op, side, mass, size, cost, of=name, mask=False)
         wanted = (cost.shape[0], size)
         if isinstance(mass, Tensor) and not checks.broadcasts_to(mass.shape, wanted):
             raise ValueError(
-                f"{op}: {name} has shape {tuple(mass.shape)}, expected one that broadcasts to "
-                f"{wanted}, as C has shape {tuple(cost.shape)}. Give it the batch of C, or none."
+                f"{op}: {side} has shape {tuple(mass.shape)}, expected one that broadcasts to "
+                f"{wanted}, as {name} has shape {tuple(cost.shape)}. Give it the batch of {name}, "
+                "or none."
             )
-    checks.check_finite(op, "C", cost, "Look for a NaN or an overflow upstream.")
+    checks.check_finite(op, name, cost, "Look for a NaN or an overflow upstream.")
 
 
 def _noise(op: str, noise: Tensor | float, cost: Tensor) -> Tensor | float:

@@ -12,19 +12,12 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.jit import mangle_type
 
 from slotmesh.ops import _fused, mesh, sinkhorn
 
 # Processors and bytes of cache of an H200.
 HARDWARE = 132, 60 * 2**20
-TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1"}
-
-
-def kind(x: object) -> str:
-    """Triton's name of the type of an argument."""
-    if isinstance(x, Tensor):
-        return "*" + TYPES[x.dtype]
-    return "fp32" if isinstance(x, float) else "i32"
 
 
 def cost(*shape: int) -> Tensor:
@@ -41,7 +34,7 @@ def main(calls: list[str]) -> None:
         num_warps: int = 4,
     ) -> None:  # fmt: skip
         *given, case = args
-        types = dict(zip(kernel.arg_names, [*map(kind, given), "constexpr"], strict=True))
+        types = dict(zip(kernel.arg_names, [*map(mangle_type, given), "constexpr"], strict=True))
         options = {"num_warps": num_warps, "launch_cooperative_grid": together}
         source = ASTSource(kernel, types, {"C": case})
         code = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)

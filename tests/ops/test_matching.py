@@ -426,6 +426,25 @@ def test_relaxed_gradients_masks_and_batches(options):
 
 
 @pytest.mark.parametrize(
+    "options", [{"share": 0.6}, {"penalty": 0.5}, {"penalty": (math.inf, 2.0)}]
+)
+def test_a_temperature_learns_beside_elements_without_mass(options):
+    """Their potentials are infinite, and depend on no temperature."""
+    cost, tau = leaf(randn(3, 4, seed=0)), leaf(torch.tensor(0.5, dtype=torch.float64))
+    a, b = (masses(size, seed=size, total=1.0) for size in (3, 4))
+    a[2] = b[0] = 0.0
+    slots, inputs = a > 0, b > 0
+
+    def potentials(cost, tau, **more):
+        t = sinkhorn(cost, temperature=tau, n_iters=8, **options, **more)
+        return t.plan, t.u[:2], t.v[1:]
+
+    assert torch.autograd.gradcheck(lambda *x: potentials(*x, a=a, b=b), (cost, tau))
+    masks = {"slot_mask": slots, "input_mask": inputs}
+    assert torch.autograd.gradcheck(lambda *x: potentials(*x, **masks), (cost, tau))
+
+
+@pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"share": 1.5}, "share is 1.5, expected at most 1"),

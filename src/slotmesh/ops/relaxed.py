@@ -151,8 +151,8 @@ def _once(
     if relaxed.penalty is not None:
         tau = task.tau[..., 0] if isinstance(task.tau, Tensor) else task.tau
         scales = [1.0 if rho == math.inf else rho / (rho + tau) for rho in relaxed.penalty]
-        v = scales[1] * scale_inputs(log_kernel, task.log_b, u)
-        u = scales[0] * scale_slots(log_kernel, task.log_a, v)
+        v = _scaled(scales[1], scale_inputs(log_kernel, task.log_b, u))
+        u = _scaled(scales[0], scale_slots(log_kernel, task.log_a, v))
         return u, v, factor
     shift = factor.unsqueeze(-1)
     v = scale_inputs(log_kernel, task.log_b, u + shift).clamp(max=0.0)
@@ -161,6 +161,12 @@ def _once(
     smaller = torch.minimum(task.a.sum(-1), task.b.sum(-1))
     wanted = (relaxed.share or 0.0) * smaller.clamp(min=torch.finfo(u.dtype).tiny)
     return u, v, wanted.log() - log_sum_exp(u + sums, -1)
+
+
+def _scaled(scale: float | Tensor, potentials: Tensor) -> Tensor:
+    """Potentials times a positive number, for which infinite ones would have the gradient NaN."""
+    none = potentials == -torch.inf
+    return torch.where(none, -torch.inf, scale * torch.where(none, 0.0, potentials))
 
 
 def _error(task: Problem, plan: Tensor, v: Tensor, relaxed: Relaxation) -> Tensor:
