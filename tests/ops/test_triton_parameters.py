@@ -32,8 +32,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     pytest.importorskip("triton", reason="triton is not installed")
     from triton.backends.nvidia import driver
 
-    if torch.cuda.is_available():
-        pytest.skip("a stand-in for GPUs: it runs where there is none")
+    if torch.version.cuda is not None:
+        pytest.skip("torch was built for CUDA, and would call the stand-in for its driver too")
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     headers = Path(sysconfig.get_path("include", "posix_prefix"))
     if compiler is None or not (headers / "Python.h").exists():
