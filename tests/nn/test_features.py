@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -141,6 +142,13 @@ def test_whole_numbers_normalise_like_others(of: type) -> None:
     features = FrozenFeatures(nn.Identity(), resolution=(8, 8), mean=[of(0)] * 3, std=[of(2)] * 3)
     image = torch.rand(1, 3, 8, 8)
     torch.testing.assert_close(features(image), image.flatten(2).mT / 2)
+
+
+def test_a_resolution_of_numpy_is_a_number() -> None:
+    eight: Any = np.int64(8)
+    made = FrozenFeatures(nn.Conv2d(3, 4, 4, stride=4), resolution=eight)
+    assert made.resolution == (8, 8)
+    assert all(type(size) is int for size in made.resolution)
 
 
 @pytest.mark.usefixtures("timm")

@@ -85,7 +85,8 @@ class FrozenFeatures(nn.Module):
         made.model.eval().requires_grad_(False)
         # Outside of what torch registers: no optimiser, checkpoint or export may hold it.
         self.__dict__["_backbone"] = made
-        size = (resolution, resolution) if isinstance(resolution, int) else resolution
+        size: Any = checks.plain(resolution)
+        size = (size, size) if isinstance(size, int) else size
         if size is None and made.resolution is None:
             raise BackboneError(
                 f"FrozenFeatures: {self.name} does not say for which images it is. Pass the height "
