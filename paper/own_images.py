@@ -27,7 +27,8 @@ from slotmesh.training.weights import locate
 from slotmesh.worlds import make_world
 
 KINDS = ("plain", "grey", "table", "clevr")
-"""Folders: shapes on a cream ground, on a random grey, on a shaded and noisy one; CLEVR's world."""
+"""Folders: shapes on a cream background, on a random grey, on a shaded and noisy one; CLEVR's
+world."""
 _SIDE = 96
 _COLOURS = (
     (220, 60, 60),
