@@ -26,8 +26,8 @@ def model_card(run: Run, model: str, out: Path) -> str:
         # A folder's name, not its path.
         name = Path(encoder.name).name if Path(encoder.name).is_dir() else encoder.name
         lines.append(
-            f"- Features: those of `{name}`, frozen. Its weights are not in here; loading finds "
-            f"them where they were and compares their hash, {encoder.hash[:16]}."
+            f"- Features: those of `{name}`, frozen. Its weights are not included; loading reads "
+            f"them from the same place and checks their hash, {encoder.hash[:16]}."
         )
     if (start := getattr(s.model, "start", None)) is not None:
         # Only the name: a path is of no use on another machine.

@@ -97,7 +97,7 @@ def last_sound(folder: Path, say: Callable[[str], None]) -> Path | None:
         try:
             load_checkpoint(best)
         except DamagedError as error:
-            say(f"{error} It is replaced when a validation loss is lower than all before.")
+            say(f"{error} The next validation loss below all previous ones replaces it.")
     if last.is_file():
         try:
             load_checkpoint(last)
@@ -105,7 +105,7 @@ def last_sound(folder: Path, say: Callable[[str], None]) -> Path | None:
         except DamagedError as error:
             if not previous.is_file():
                 raise DamagedError(
-                    f"{error} There is none before it to resume from: pass --overwrite to start "
+                    f"{error} There is no earlier one to resume from: pass --overwrite to start "
                     "from the beginning."
                 ) from error
             problem = str(error)
@@ -162,7 +162,7 @@ def _check_hash(path: Path, file: BinaryIO, size: int, expected: bytes) -> None:
         found.update(block)
         size -= len(block)
     if found.hexdigest().encode() != expected:
-        raise _damaged(path, "its SHA-256 is another than when it was written")
+        raise _damaged(path, "its SHA-256 differs from the recorded one")
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:
@@ -187,7 +187,7 @@ def _check_archive(path: Path, file: BinaryIO) -> None:
     if sum(pickles) > _MOST_PICKLE * len(parts):
         raise _refused(path, f"Its pickle has {sum(pickles):,} bytes, for {len(parts)} parts.")
     if broken is not None:
-        raise _damaged(path, f"the CRC of {broken} is another than when it was written")
+        raise _damaged(path, f"the CRC of {broken} differs from the recorded one")
 
 
 def _damaged(path: Path, why: str) -> DamagedError:

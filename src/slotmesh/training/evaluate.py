@@ -113,7 +113,7 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
     console.print(_table(run, found))
     blind = "blind: a model that ignores its input"
     if found["blind"].get("fitted_to") == "the test samples":
-        blind += "; it was fitted to these samples, so that its loss is too low"
+        blind += "; it was fitted to these samples, so its loss is too low"
     for line in (blind, _usage_line(found.get("slots"))):
         if line:
             console.print(line, style="dim", soft_wrap=True, highlight=False)

@@ -144,7 +144,7 @@ class _Cache:
         self.row_bytes = shape[1] * shape[2] * 2
         wrong = self._wrong(about)
         if wrong:
-            self._say(f"The feature cache {folder} is damaged ({wrong}): it is built again.")
+            self._say(f"The feature cache {folder} is damaged ({wrong}) and is rebuilt.")
         if wrong is None or wrong:
             self._begin(about)
         self.hashes = np.fromfile(self.rows, np.uint8).reshape(shape[0], 3, _HASH)

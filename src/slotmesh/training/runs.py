@@ -144,9 +144,9 @@ def open_run(path: Path) -> Run:
         return Run(experiment(settings, moved=True), folder, path)
     if (path / "model.safetensors").is_file():
         raise ValueError(
-            f"{path} has weights, but no settings.json beside them, as save_pretrained leaves it. "
-            "Load it in Python with from_pretrained; or pass the folder of its run (of "
-            "slotmesh.fit, out), or what `slotmesh export` makes of that."
+            f"{path} has weights but no settings.json, like a folder written by save_pretrained. "
+            "Load it in Python with from_pretrained, or pass the folder of its run (out of "
+            "slotmesh.fit), or an export of that run by `slotmesh export`."
         )
     raise ValueError(
         f"{path} is not a run: expected the folder that `slotmesh train` made, one of its .ckpt "
@@ -215,13 +215,10 @@ def _compare_bits(
         return
     if settings.hardware.deterministic:
         raise ValueError(
-            f"{settings.folder} would resume {differs} and end with other bits, which "
+            f"{settings.folder} would resume {differs} and end with different bits, which "
             f"--hardware.deterministic does not allow. For the same bits, {fix}; or leave it out."
         )
-    say(
-        f"It resumes {differs}: the same up to rounding, not to the last bit. For the same bits, "
-        f"{fix}."
-    )
+    say(f"The run resumes {differs}: results agree up to rounding only. For the same bits, {fix}.")
 
 
 def prepare(settings: Settings) -> None:
@@ -354,8 +351,8 @@ def _compare_data(settings: Settings, say: Callable[[str], None] | None) -> None
     if before != now:
         root: Any = settings.data
         say(
-            f"The files in {root.root} are not those that the run began with: {now['files']} now, "
-            f"{before.get('files')} then, or of other names or sizes. It goes on with them."
+            f"The files in {root.root} have changed since the run began: {now['files']} now, "
+            f"{before.get('files')} then, or other names or sizes. The run continues with them."
         )
 
 

@@ -91,8 +91,8 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     model: Any = run.load_model(place_of(settings.device))
     if not isinstance(model, ObjectDiscovery | FeatureDiscovery | VideoObjectDiscovery):
         raise ValueError(
-            f"{settings.model} is a model of {run.settings.task}, which makes no masks; expected "
-            "one of object discovery, such as `slotmesh train images` makes."
+            f"{settings.model} is a {run.settings.task} model, which produces no masks; expected "
+            "an object discovery model, such as one from `slotmesh train images`."
         )
     square = settings.square
     if square == "auto":
@@ -132,7 +132,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
                 console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
                 continue
             if clip is not None and len(frames) == _MOST_FRAMES:
-                said = f"Of {work.paths[0]}, the first {_MOST_FRAMES} frames are taken."
+                said = f"Only the first {_MOST_FRAMES} frames of {work.paths[0]} are segmented."
                 console.print(escape(said), highlight=False, soft_wrap=True)
             _write(settings.out, work.name, one, names=frames, size=size)
             if len(shown) < _MOST_ROWS:

@@ -327,7 +327,7 @@ def _why(n: int, each: int, limit: int, split: Split, before: bool | None) -> st
         f"--data.{split}-size {limit // each} would fit."
     )
     if before:
-        said += " They were kept before: pixels may differ by one grey level from then."
+        said += " They were kept before: pixels may now differ by one grey level."
     return said
 
 
