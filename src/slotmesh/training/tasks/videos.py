@@ -79,7 +79,7 @@ class Videos(FolderTask, VideoDiscovery):
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> VideosSettings:
-        """Settings for 1,000 samples; :meth:`suited` knows better."""
+        """Settings for 1,000 samples, which :meth:`suited` adapts."""
         base = super().preset(variant, preset)
         quick = preset == "quick"
         values: dict[str, Any] = {f.name: getattr(base, f.name) for f in fields(base)}
@@ -91,7 +91,7 @@ class Videos(FolderTask, VideoDiscovery):
 
     @classmethod
     def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
-        """Steps by the number of frames; stride by the length; size and slots as for images."""
+        """Adapt steps and stride to the number of frames, and the rest as for images."""
         masks = masks_of(root, masks)
         found = find_videos(root, masks)
         shapes: list[tuple[int, int]] = []
@@ -118,7 +118,7 @@ class Videos(FolderTask, VideoDiscovery):
         return suited_to(start, n * max(1, length // span), shapes, objects, size)
 
     def metrics(self) -> "dict[str, Metric]":
-        """Those of images for each frame, and temporal consistency."""
+        """The metrics of images for each frame, and temporal consistency."""
         from slotmesh.metrics import TemporalConsistency
 
         found = super().metrics()
