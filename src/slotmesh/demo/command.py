@@ -121,7 +121,7 @@ def run_demo(demo: Demo, console: Console | None = None) -> Path:
 
 
 def _table(ties: list[TieResult], models: dict[str, Trained]) -> Table:
-    table = Table(title="A tie, and what comes of it", title_justify="left")
+    table = Table(title="Breaking a tie, and what it changes", title_justify="left")
     table.add_column("variant")
     table.add_column("entropy,\nall equal", justify="right")
     table.add_column("entropy,\nslots x, x, y", justify="right")

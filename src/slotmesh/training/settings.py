@@ -192,11 +192,11 @@ class Settings:
     steps: int = 1000
     """Number of training steps."""
     val_every: int = 250
-    """Validate, and draw sample pictures, every so many steps."""
+    """Number of steps between validations, which also draw sample pictures."""
     save_every: int = 250
-    """Save a checkpoint every so many steps; a killed run loses at most these."""
+    """Number of steps between checkpoints; a killed run loses at most these."""
     log_every: int = 50
-    """Log every so many steps."""
+    """Number of steps between log entries."""
     logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
     """Where to log besides metrics.csv: TensorBoard, Weights & Biases (if installed), or none."""
     data: Any = None

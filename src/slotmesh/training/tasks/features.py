@@ -114,8 +114,8 @@ class FeaturesSettings(Settings):
     """Find the objects in photographs, on features of a frozen vision model (DINOSAUR)."""
 
     preset: Literal["quick", "paper"] = "quick"
-    """Defaults of all other settings: quick has a small decoder, minutes on 2 CPU cores; paper is
-    the usual recipe of DINOSAUR, an hour on a GPU."""
+    """Defaults of all other settings: quick has a small decoder and takes minutes on 2 CPU cores;
+    paper is the usual recipe of DINOSAUR and takes about an hour on a GPU."""
     data: FeaturesData = field(default_factory=FeaturesData)
     model: FeatureModel = field(default_factory=FeatureModel)
     transport: TransportSettings = field(default_factory=MeshSettings)

@@ -38,8 +38,8 @@ class ImagesSettings(DiscoverySettings):
 
     preset: Literal["quick", "paper"] = "quick"
     """Defaults of all other settings: quick adapts weights that come with slotmesh to your images,
-    minutes on 2 CPU cores; paper trains from scratch as the paper does on Multi-dSprites, hours on
-    a GPU."""
+    in minutes on 2 CPU cores; paper trains from scratch, as in the paper on Multi-dSprites, in
+    hours on a GPU."""
     data: FolderData = field(default_factory=FolderData)  # pyright: ignore
     """The data to train and evaluate on."""
     model: OwnImageModel = field(default_factory=OwnImageModel)  # pyright: ignore

@@ -50,8 +50,8 @@ class VideosSettings(VideoDiscoverySettings):
     """Find and follow the objects in a folder of your own videos."""
 
     preset: Literal["quick", "paper"] = "quick"
-    """Defaults of all other settings: quick is a small network, minutes on 2 CPU cores; paper has
-    the size and schedule of the paper's network for CLEVRER, hours on a GPU."""
+    """Defaults of all other settings: quick trains a small network in minutes on 2 CPU cores; paper
+    has the size and schedule of the paper's network for CLEVRER, which takes hours on a GPU."""
     data: VideoFolderData = field(default_factory=VideoFolderData)  # pyright: ignore
     """The data to train and evaluate on."""
     model: OwnImageModel = field(default_factory=OwnImageModel)  # pyright: ignore
