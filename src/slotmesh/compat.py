@@ -92,7 +92,7 @@ def minimize_entropy_of_sinkhorn(
             through the costs alone (the authors' also flows through reused potentials).
         n_mesh_iters: Number of descent steps.
         n_sh_iters: Sinkhorn iterations in each step.
-        reuse_u_v: Start each Sinkhorn from the potentials of the one before.
+        reuse_u_v: Start each Sinkhorn from the potentials of the previous one.
 
     Returns:
         The adjusted costs ``(batch, n, m)``, and the potentials ``u`` and ``v`` to start the last

@@ -39,7 +39,7 @@ _SHORTER = {"reconstruction": "rebuilt"}
 
 
 class Discovered(Protocol):
-    """The output of an object discovery model, as far as it is drawn; videos have T after batch."""
+    """The parts of an object discovery model's output that are drawn; videos have T after batch."""
 
     @property
     def reconstruction(self) -> Tensor:

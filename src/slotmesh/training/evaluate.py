@@ -87,7 +87,8 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if getattr(data, "root", None) is None:
             raise ValueError("--partial is for a real dataset: pass its folder with --root.")
         if not hasattr(data, "partial"):
-            raise ValueError(f"--partial is for datasets; {run.settings.task} takes what is there.")
+            task = run.settings.task
+            raise ValueError(f"--partial is for datasets; {task} always uses what is there.")
         data = replace(data, partial=True)
     made = experiment(replace(run.settings, data=data), moved=True)
     if getattr(data, "partial", False) and run.settings.data.root is not None:

@@ -132,7 +132,7 @@ def agree(fabric: "Fabric", prepare: Callable[[], T]) -> T:
 
 
 class StopSignals:
-    """Notes SIGTERM and Ctrl-C, so that training can stop after the step at hand.
+    """Records SIGTERM and Ctrl-C, so that training can stop after the current step.
 
     A second Ctrl-C ends training at once. The previous handlers are restored after the ``with``
     block.

@@ -130,7 +130,7 @@ def _find_evaluation(
             values = checked(values, kept)
     except ValueError as error:
         values = None
-        said(f"{error} It is left as it is, and not used.")
+        said(f"{error} It is left unchanged and not used.")
     mine = values is not None and (
         not found.whole or values.get("checkpoint") == run.checkpoint.name
     )
