@@ -6,8 +6,8 @@ from pathlib import Path
 LIBRARY = "src/slotmesh"
 ROOMS = (
     (
-        ("cli", "cli.py", "the command line"),
-        ("cli", "app", "slotmesh explore"),
+        ("cli", "cli.py", "command line"),
+        ("cli", "app", "browser page"),
         ("cli", "demo", "make demo"),
     ),
     (("training", "training", "tasks, loop, runs"), ("cli", "data", "write datasets")),
