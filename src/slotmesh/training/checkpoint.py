@@ -97,7 +97,7 @@ def last_sound(folder: Path, say: Callable[[str], None]) -> Path | None:
         try:
             load_checkpoint(best)
         except DamagedError as error:
-            say(f"{error} The next validation loss below all previous ones replaces it.")
+            say(f"{error} It is replaced once a validation loss is below all previous ones.")
     if last.is_file():
         try:
             load_checkpoint(last)
