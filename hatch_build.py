@@ -1,9 +1,8 @@
-"""Adds trained weights to the wheel, and compiles the C, with which it is one for a platform.
+"""Build hooks: add the trained weights and the compiled C library to the wheel.
 
-It also makes the README one that the package index can show.
-
-Without a compiler, or with SLOTMESH_NATIVE=0, the wheel is for every platform, and the C is
-compiled when it is first needed. With SLOTMESH_NATIVE=1 a wheel without it is an error.
+They also adapt the README to the package index. With the library, the wheel is specific to a
+platform. Without a compiler, or with SLOTMESH_NATIVE=0, it is for every platform, and the C is
+compiled on first use. With SLOTMESH_NATIVE=1, a wheel without the library is an error.
 """
 
 import os
@@ -25,7 +24,7 @@ SWITCH = "SLOTMESH_NATIVE"
 
 
 class ReadmeHook(MetadataHookInterface):
-    """The README of the package index, which knows no files of the repository."""
+    """The README for the package index, where the files of the repository are not available."""
 
     def update(self, metadata: dict[str, Any]) -> None:
         """Set the readme."""
@@ -39,7 +38,7 @@ def for_index(readme: str, address: str | None) -> str:
 
     Args:
         readme: Markdown whose links are relative to the root of the repository.
-        address: Of the repository, such as ``https://host/owner/name``, or None.
+        address: Address of the repository, such as ``https://host/owner/name``, or None.
     """
     image = re.compile(r"!\[([^\]]*)\]\((?!https?:)([^)]+)\)\n*")
     link = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
@@ -51,12 +50,12 @@ def for_index(readme: str, address: str | None) -> str:
 
 
 class NativeBuildHook(BuildHookInterface):
-    """Of the wheel; an editable install compiles nothing."""
+    """The hook for wheels; an editable install compiles nothing."""
 
     folder: tempfile.TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add weights and library to what the wheel holds, and its platform to the tag."""
+        """Add the weights and the library to the wheel, and its platform to the tag."""
         wanted = os.environ.get(SWITCH)
         if version == "editable":
             return
@@ -64,7 +63,7 @@ class NativeBuildHook(BuildHookInterface):
         build_data["force_include"][str(Path(self.root) / "checkpoints")] = WEIGHTS
         if wanted == "0":
             return
-        # By itself: to import slotmesh takes torch.
+        # Run on its own, as importing slotmesh would need torch.
         names = runpy.run_path(str(Path(self.root) / "src" / NATIVE / "recipe.py"))
         recipe = SimpleNamespace(**names)
         self.folder = tempfile.TemporaryDirectory()
@@ -94,14 +93,14 @@ def target(name: str) -> tuple[str, str, tuple[str, ...]]:
     """The platform's tag, its machine and what else the compiler needs to know.
 
     Args:
-        name: As ``sysconfig.get_platform()`` has it, such as ``linux-x86_64``.
+        name: Result of ``sysconfig.get_platform()``, such as ``linux-x86_64``.
     """
     if name.startswith("linux-"):
         return name.replace("-", "_"), name.removeprefix("linux-"), ()
     found = re.fullmatch(r"macosx-([\d.]+)-(\w+)", name)
     if found is None:
         raise OSError(f"no library is made for {name}")
-    # What other tools for wheels heed, too. Of several machines, the one at hand.
+    # Other tools for wheels respect it, too. Of several machines, use the present one.
     machines = re.findall(r"-arch (\S+)", os.environ.get("ARCHFLAGS", "")) or [found[2]]
     machine = machines[0] if machines in (["arm64"], ["x86_64"]) else platform.machine()
     # Tags have no minor version from 11 on, before which there was no aligned_alloc everywhere.

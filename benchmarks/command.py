@@ -62,7 +62,7 @@ class Benchmark:
 def run_benchmark(bench: Benchmark, console: Console | None = None) -> Path:
     """Check, time, print tables and write the result; return its path.
 
-    Each measurement is written as soon as it is there: an interrupted run keeps what it has.
+    Each measurement is written immediately, so an interrupted run keeps what it has measured.
 
     Raises:
         ValueError: If a setting is invalid, or if a check failed (after everything is written).

@@ -43,7 +43,7 @@ def measure(
     seconds: float,
     on_progress: OnProgress = noop,
 ) -> Iterator[Measurement]:
-    """Yield the measurements of all cases, in order, each as soon as it is there.
+    """Yield the measurements of all cases, in order, each as soon as it is available.
 
     Args:
         section: Name of a module of this package.

@@ -8,7 +8,7 @@ from slotmesh.training.runs import open_run
 from slotmesh.training.weights import find
 from slotmesh.worlds import MultiDSprites
 
-# A scene that none of the weights was trained on.
+# A scene that none of the weights were trained on.
 SEED, SCENE = 2001, 4
 
 

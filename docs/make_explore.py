@@ -34,7 +34,7 @@ def main() -> None:
             for view, ready in READY.items():
                 page.goto(f"{url}?view={view}")
                 page.locator(ready).first.wait_for()
-                # What Gradio fades in.
+                # Gradio fades some elements in.
                 page.wait_for_timeout(2000)
                 picture = Image.open(io.BytesIO(page.screenshot(full_page=True)))
                 picture.convert("RGB").save(IMAGES / f"explore-{view}.webp", quality=82, method=6)

@@ -6,8 +6,8 @@ from pathlib import Path
 LIBRARY = "src/slotmesh"
 ROOMS = (
     (
-        ("cli", "cli.py", "the command line"),
-        ("cli", "app", "slotmesh explore"),
+        ("cli", "cli.py", "command line"),
+        ("cli", "app", "browser page"),
         ("cli", "demo", "make demo"),
     ),
     (("training", "training", "tasks, loop, runs"), ("cli", "data", "write datasets")),
@@ -26,12 +26,12 @@ ROOMS = (
 """Colour, path below src/slotmesh and contents: a package imports nothing from a row above it."""
 BESIDE = (
     ("paper", "this one paper: tables, studies, figures, RESULTS.md"),
-    ("benchmarks", "timings, behind a correctness check"),
+    ("benchmarks", "timings, with a correctness check"),
     ("examples", "short scripts, such as a task of your own"),
     ("tests", "one folder per package"),
     ("docs", "these pages"),
 )
-"""Folders beside the library, which use it like any user."""
+"""Folders outside the library, which use it like any user."""
 STEPS = (
     ("cli", "command", "cli.py", "parses slotmesh train multi-dsprites ..."),
     ("training", "settings", "training/settings.py", "dataclasses: every field is a flag"),
@@ -79,7 +79,7 @@ def render() -> str:
         "<title>Packages of the code, and the path of a batch through them</title>",
         _style(),
         f'<rect class="page" width="{_WIDTH}" height="{height}" rx="10"/>',
-        f'<text class="head" x="24" y="40">Rooms of {LIBRARY}</text>',
+        f'<text class="head" x="24" y="40">Packages in {LIBRARY}</text>',
         f'<text class="head" x="{_LEFT + 24}" y="40">The path of a batch</text>',
     ]
     for i, layer in enumerate(ROOMS):
@@ -89,7 +89,7 @@ def render() -> str:
         if i:
             parts.append(_arrow(24 + (_LEFT - 24) / 2, y - _LAYER + _BOX, _LAYER - _BOX))
     top = _TOP + len(ROOMS) * _LAYER + 50
-    parts.append(f'<text class="head" x="24" y="{top - 16}">Beside the library</text>')
+    parts.append(f'<text class="head" x="24" y="{top - 16}">Outside the library</text>')
     for i, (path, says) in enumerate(BESIDE):
         parts += _box("cli", 24, top + i * (_BOX + 6), _LEFT - 24, path, says)
     for i, (room, what, path, says) in enumerate(STEPS):

@@ -1,8 +1,8 @@
 """Write the measured part of own-images.md and its pictures: python -m docs.make_own_images.
 
-The table is what `python -m paper own-images` wrote: results/own-images.json. For the pictures, a
-model is trained on a folder of plain shapes as the page does it, which takes a minute or two on a
-CPU; the others are scenes of Multi-dSprites for the weights that come with slotmesh.
+The table is what `python -m paper own-images` wrote: results/own-images.json. For one picture, a
+model is trained on a folder of plain shapes, as on the page, which takes a minute or two on a CPU;
+the other shows scenes of Multi-dSprites, segmented with the weights that come with slotmesh.
 """
 
 import json
@@ -22,9 +22,9 @@ RESULT = DOCS.parent / "results" / "own-images.json"
 PAGE = DOCS / "own-images.md"
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 FOLDERS = {
-    "plain": "2 to 4 shapes on a cream ground",
-    "grey": "on a grey that differs from image to image",
-    "table": "on a shaded, noisy ground",
+    "plain": "2 to 4 shapes, cream background",
+    "grey": "the same, grey background that varies",
+    "table": "the same, shaded and noisy background",
     "clevr": "CLEVR, 3 to 10 objects",
 }
 N = 200

@@ -63,7 +63,7 @@ class Stripes(nn.Module):
 torch.manual_seed(0)
 images, _ = draw(2000)
 frozen = FrozenFeatures(Stripes(), resolution=SIDE, mean=(0, 0, 0), std=(1, 1, 1))
-features = frozen(images)  # computed once: the module is frozen
+features = frozen(images)  # computed once, as the module is frozen
 model = FeatureDiscovery(frozen, n_slots=4, slot_dim=32, mlp_dim=64, hidden=(256,))
 optimiser = torch.optim.Adam(model.parameters())
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 6e-3, STEPS, pct_start=0.1)

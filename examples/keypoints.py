@@ -5,7 +5,7 @@ Keypoint matching with dustbins
 Two views show the same points, rotated and shifted; a third of the points in each view is missing
 from the other. ``sinkhorn`` with a dustbin matches descriptors and leaves points without a partner
 unmatched. **You should see** green lines between corresponding points, with almost no errors, and
-unmatched points in gray. Without dustbins, every point must be matched; wrong matches are red.
+unmatched points in grey. Without dustbins, every point must be matched; wrong matches are red.
 """
 
 import matplotlib.pyplot as plt

@@ -25,7 +25,7 @@ COLOURS = ((220, 60, 60), (70, 190, 90), (70, 110, 220), (230, 190, 60), (190, 8
 
 
 def draw() -> tuple[Image.Image, Image.Image]:
-    """A picture of three shapes on gray, and a mask with their numbers."""
+    """A picture of three shapes on grey, and a mask with their numbers."""
     picture, mask = Image.new("RGB", (64, 64), (96, 96, 96)), Image.new("L", (64, 64))
     turn = random.uniform(0, 2 * math.pi)
     for number, colour in enumerate(random.sample(COLOURS, 3), 1):

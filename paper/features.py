@@ -313,7 +313,7 @@ class _Encoder:
     def standardise(self, images: Tensor) -> None:
         """Give every number of a feature mean 0 and deviation 1, by the last normalisation.
 
-        What is the same in all patches of all images would hide from slots what differs.
+        What all patches of all images have in common would hide the differences from slots.
         """
         self.vit.eval()
         parts = [
@@ -376,7 +376,7 @@ def _render(settings: FeaturesStudy, device: torch.device, console: Console) -> 
 
 
 def _about(settings: FeaturesStudy) -> dict[str, Any]:
-    """What decides the encoder."""
+    """The settings that determine the encoder."""
     names = ("seed", "size", "patch", "dim", "depth", "images", "encoder_steps", "encoder_batch")
     return {name: getattr(settings, name) for name in names}
 

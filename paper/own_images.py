@@ -27,7 +27,8 @@ from slotmesh.training.weights import locate
 from slotmesh.worlds import make_world
 
 KINDS = ("plain", "grey", "table", "clevr")
-"""Folders: shapes on a cream ground, on a random grey, on a shaded and noisy one; CLEVR's world."""
+"""Folders: shapes on a cream background, on a random grey, on a shaded and noisy one; CLEVR's
+world."""
 _SIDE = 96
 _COLOURS = (
     (220, 60, 60),
@@ -49,9 +50,9 @@ class OwnImagesStudy:
     seeds: tuple[int, ...] = (0, 1, 2)
     """One run per seed that adapts the weights; the first also trains from scratch."""
     images: int = 200
-    """Images per folder, of which a tenth each are for validation and test."""
+    """Images per folder; about a tenth of them are for validation, and a tenth for testing."""
     steps: int | None = None
-    """Training steps; the default of `slotmesh train images` unless set."""
+    """Training steps; by default, those of `slotmesh train images`."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     runs: Path = Path("runs/own-images-study")

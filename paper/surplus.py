@@ -37,7 +37,7 @@ class SurplusSlots:
     n: int = 128
     """Scenes of the world."""
     seed: int = 2001
-    """Of the world: scenes of no training, validation or test set."""
+    """Seed of the world, whose scenes are in no training, validation or test set."""
     slots: tuple[int, ...] = (6, 4)
     """Numbers of slots to try; the first is that of training."""
     merge: tuple[float, ...] = (0.02, 0.05, 0.1)

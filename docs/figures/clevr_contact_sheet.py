@@ -2,9 +2,9 @@
 
     python docs/figures/clevr_contact_sheet.py CLEVR_ROOT [--out sheet.png]
 
-CLEVR_ROOT holds ``images/train`` and ``scenes/CLEVR_train_scenes.json``, as in CLEVR v1.0. Of the
-images that are there, the first half by name was used to fit ``worlds/render/look.py``;
-what is printed and shown is of the second half.
+CLEVR_ROOT holds ``images/train`` and ``scenes/CLEVR_train_scenes.json``, as in CLEVR v1.0. The
+first half of the images, by name, was used to fit ``worlds/render/look.py``; the printed colours
+and the sheet are from the second half.
 """
 
 import argparse

@@ -71,7 +71,7 @@ class FigureRecipe:
     """How a figure is computed and drawn."""
 
     number: int
-    """That of the figure in the paper."""
+    """Number of the figure in the paper."""
     compute: Callable[..., Any]
     """Returns a dataclass of arrays."""
     draw: Callable[[Any], Figure]

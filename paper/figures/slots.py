@@ -1,4 +1,4 @@
-"""What slots attend to and hold, by the shipped weights: the paper's qualitative figures."""
+"""Attention and masks of slots with the shipped weights: the paper's qualitative figures."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from slotmesh.worlds import Sample, make_world
 
 VARIANTS = {"SA": "sa", "SA-MESH": "sa-mesh"}
 """The variants that are compared, and how the names of their weights end."""
-# Not a seed that anything was trained or chosen on; --seed counts from here.
+# Nothing was trained or chosen on this seed; --seed counts from here.
 _FIRST_SEED = 7777
 _GAP = 3
 # Columns of two sheets that fit next to each other.
@@ -78,7 +78,7 @@ def found_objects(
         pixel = -torch.xlogy(share, share).sum(-2) / np.log(share.shape[-2])
         mass = out.trace.sum(-2)
         entropies.append(((pixel * mass).sum((0, -1)) / mass.sum((0, -1))).tolist())
-        # Of every slot, the brightest pixel is as bright as the image.
+        # The brightest pixel of every slot is as bright as the image.
         shown = out.trace / out.trace.amax(-1, keepdim=True).clamp_min(1e-12)
         shown = shown.unflatten(-1, model.encoder.out_grid)
         shown = F.interpolate(shown.flatten(0, 1), scenes.image.shape[-2:])

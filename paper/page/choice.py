@@ -27,7 +27,7 @@ lowest error**; those of SA-MESH were chosen for the lowest error.
 
 
 def choice_section(folder: Path, rows: dict[str, GroupRecord]) -> list[str]:
-    """Return the section with all candidates, and whether the table uses those that are taken."""
+    """Return the section with all candidates, and whether the table uses those that were chosen."""
     lines = ["### How the settings were chosen", *_LEAD.splitlines()]
     lines += [f"- {variant}: {rule}." for variant, rule in RULES.items()]
     lines += ["- SA-EMD: the only candidate is Adam at a constant 1e-3.", ""]
@@ -39,8 +39,8 @@ def choice_section(folder: Path, rows: dict[str, GroupRecord]) -> list[str]:
         found = candidates_in(folder / "choice", variant)
         best = chosen(folder / "choice", variant)
         for name in candidates:
-            taken = "taken" if name == best else ""
-            table.append([f"{variant}, {name}", *cells(found.get(name)), taken])
+            mark = "chosen" if name == best else ""
+            table.append([f"{variant}, {name}", *cells(found.get(name)), mark])
         records += found.values()
         lines += _warning(variant, rows.get(variant), found.get(best or ""))
         better += _lower(variant, found, best)
@@ -53,7 +53,7 @@ def choice_section(folder: Path, rows: dict[str, GroupRecord]) -> list[str]:
 
 
 def _lower(variant: str, found: dict[str, GroupRecord], best: str | None) -> list[str]:
-    """Say where another candidate has a lower error than the one that is taken."""
+    """Say where another candidate has a lower error than the chosen one."""
     if best is None:
         return []
     lines: list[str] = []
@@ -70,7 +70,7 @@ def _lower(variant: str, found: dict[str, GroupRecord], best: str | None) -> lis
 
 
 def _warning(variant: str, row: GroupRecord | None, best: GroupRecord | None) -> list[str]:
-    """Warn if a row was measured with other settings than those that are taken."""
+    """Warn if a row was measured with settings other than the chosen ones."""
     if row is None or best is None:
         return []
     differ = [
@@ -82,6 +82,6 @@ def _warning(variant: str, row: GroupRecord | None, best: GroupRecord | None) ->
         return []
     return [
         f"The row {variant} above has other settings ({', '.join(differ)}) than the candidate that "
-        f"is taken: {in_words(row.settings)}.",
+        f"was chosen: {in_words(row.settings)}.",
         "",
     ]

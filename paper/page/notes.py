@@ -18,9 +18,9 @@ SA, SA-SH and SA-MESH with seed 0 were trained at the same time on one GPU, wher
 than on its own.
 """,
     "Table 2, appendix": """
-The gradient of SA-MESH is not that of Table 2, but `grad="implicit"` as in Table 3: there gradients
-go through three iterations of slot attention as well, and training was unstable with the other. It
-was not tested here.
+The gradient of SA-MESH is not that of Table 2, but `grad="implicit"`, as in Table 3: there, too,
+gradients pass through three iterations of slot attention, and training was unstable with the other
+gradient, which was not tested here.
 """,
     "Table 3": """
 **This is a shorter experiment of the same kind, not the paper's.** The paper uses 60,000 scenes of
@@ -41,16 +41,17 @@ seed, and by the training loss, not by a test.
     "Table 4": """
 **This is a shorter experiment of the same kind, not the paper's**: 20,000 steps, about a sixteenth
 of the paper's number, on slotmesh's own ClevrTex world. The gradient of SA-MESH differs from the
-authors' code as in Table 3. SA and SA-MESH still improve when training ends: from step 16,000 to
-step 20,000 their FG-ARI on validation samples rises from 62 to 65 and from 72 to 76.
+authors' code as in Table 3. SA and SA-MESH are still improving when training ends: from step 16,000
+to step 20,000 their FG-ARI on validation samples rises from 62 to 65 and from 72 to 76.
 """,
     "Table 5": """
 **This is a shorter experiment of the same kind, not the paper's**: 20,000 steps, a quarter of the
 paper's number, on slotmesh's own CLEVRER world. Masks are those of the world, not a detector's. The
-gradient of SA-MESH differs from the authors' code as in Table 3. On CLEVRER-S, SA still improves
-when training ends: from step 12,000 to step 20,000 its FG-ARI on validation samples rises from 24
-to 48. Objects move little there, so even a fixed grid keeps most of them in one cell: compare
-temporal consistency (TC) with the last rows. On CLEVRER-L, SA and SA-SH are below the grid in TC.
+gradient of SA-MESH differs from the authors' code as in Table 3. On CLEVRER-S, SA is still
+improving when training ends: from step 12,000 to step 20,000 its FG-ARI on validation samples rises
+from 24 to 48. Objects move little there, so even a fixed grid keeps most of them in one cell:
+compare temporal consistency (TC) with the last rows. On CLEVRER-L, SA and SA-SH are below the grid
+in TC.
 
 SA, SA-SH and SA-MESH with seed 0 were trained at the same time on one GPU, where each takes longer
 than on its own.
@@ -65,8 +66,8 @@ As SA in Table 3, also in the number of steps.
 """Notes by the name of the table."""
 
 COMMON = """
-Rows of a seed with equally many training samples see the same ones in the same order, in bfloat16
-if they are trained on a GPU. Test samples are used only for testing: the tested weights are those
-with the lowest loss on validation samples. With several seeds, the table shows mean and standard
-deviation.
+Rows with the same seed and number of training samples see the same samples in the same order, and
+are trained in bfloat16 on a GPU. Test samples are used only for testing: the tested weights are
+those with the lowest loss on validation samples. With several seeds, the table shows mean and
+standard deviation.
 """

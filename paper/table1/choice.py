@@ -42,7 +42,7 @@ RULES = {
     "SA-SH": "the same rule",
     "SA-MESH": "the candidate whose medians have the lowest mean over the three sigmas",
 }
-"""Which candidate of a variant is taken."""
+"""Which candidate of a variant is chosen."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Table1Choice(Effort):
 
 
 def run_choice(settings: Table1Choice, console: Console | None = None) -> list[GroupRecord]:
-    """Measure candidates on validation sets and say which one is taken."""
+    """Measure candidates on validation sets and say which one is chosen."""
     console = Console() if console is None else console
     folder = TABLE1 / "choice" if settings.out is None else settings.out
     known = [name for variant in settings.variants for name in CANDIDATES[variant]]
@@ -82,7 +82,7 @@ def run_choice(settings: Table1Choice, console: Console | None = None) -> list[G
     for variant in CANDIDATES:
         best = chosen(folder, variant)
         for name, record in candidates_in(folder, variant).items():
-            label = f"{variant}, {name}{' (taken)' if name == best else ''}"
+            label = f"{variant}, {name}{' (chosen)' if name == best else ''}"
             rows[label] = [record.at(sigma).text for sigma in SIGMAS]
     console.print(screen_table("Candidates, median and range over the seeds", rows))
     return records
@@ -103,7 +103,7 @@ def score(record: GroupRecord) -> float:
 
 
 def chosen(folder: Path, variant: str) -> str | None:
-    """Return the name of the candidate that is taken.
+    """Return the name of the candidate that is chosen.
 
     None until all candidates have been measured, or if all of them failed.
     """
@@ -116,7 +116,7 @@ def chosen(folder: Path, variant: str) -> str | None:
 
 
 def settings_of(folder: Path, variant: str) -> RandomObjectsSettings:
-    """Return the settings of a row of Table 1 with the candidate that is taken.
+    """Return the settings of a row of Table 1 with the candidate that is chosen.
 
     Raises:
         ValueError: If a candidate has not been measured yet, or all of them failed.

@@ -69,7 +69,7 @@ class GroupRecord:
     seconds: float
     """Time for training and testing all runs."""
     split: str
-    """Sets the error was measured on: ``test``, or ``val`` where settings were chosen by it."""
+    """Sets that the error was measured on: ``test``, or ``val`` if settings were chosen by it."""
     n: int
     """How many of them."""
     steps: list[int]

@@ -17,7 +17,7 @@ _CARD = """{head}
 - Training: seed {seed}, {steps:,} steps with batches of {batch}. The weights are those of step
   {best:,}, which had the lowest loss on {val:,} validation samples.
 - Test, on {n:,} held-out samples of the world: {results}.
-- Licence: MIT, as slotmesh.
+- Licence: MIT, like slotmesh.
 
 ```python
 from slotmesh.models import {model}

@@ -19,7 +19,7 @@ class TrainedTable:
     paper: str
     """Its key in :data:`~slotmesh.training.published.TABLES`."""
     about: str
-    """What it is about, for the help of the command."""
+    """What the table is about, for the help of the command."""
     steps: int | None = None
     """Training steps per row; those of the ``paper`` preset by default."""
     val_every: int = 5_000

@@ -56,7 +56,7 @@ def run_tables(settings: TrainTables, console: Console | None = None) -> None:
 
 
 def _asked(settings: TrainTables) -> list[TrainTable]:
-    """What to ask of each table, one seed after the other."""
+    """The settings of each table, one seed after the other."""
     places: dict[str, Any] = {
         name: getattr(settings, name) for name in ("device", "runs", "checkpoints")
     }
@@ -81,7 +81,7 @@ class _Pace:
     """How long the training steps of a task took, in runs that are measured."""
 
     seconds: tuple[float, ...]
-    """Of a step, one number per run."""
+    """Seconds per step, one number per run."""
     devices: tuple[str, ...]
 
     def minutes(self, steps: int) -> str:

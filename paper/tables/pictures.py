@@ -65,7 +65,7 @@ def draw_curves(found: dict[str, list[RunRecord]]) -> Figure:
     runs = [(row, one) for row, group in found.items() for one in group]
     seen = {name for _, one in runs for name in one.val}
     metrics = [name for name in NAMES if name in seen]
-    # Of six distances, a large, a medium and a small one.
+    # Of six distances, show a large, a medium and a small one.
     metrics = metrics if len(metrics) < 4 else metrics[::2]
     figure, [panel] = panels(11.0, 3.1, 1, 1 + len(metrics))
     for axes, name in zip(panel, ("loss", *metrics), strict=True):

@@ -78,7 +78,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run a command; on a user's mistake, print one line and exit with code 1 or 2."""
     words = list(sys.argv[1:] if args is None else args)
     for name in ("stdout", "stderr"):
-        # None if it was closed before Python started, as a service may do.
+        # None if it was closed before Python started, as services may do.
         if getattr(sys, name) is None:
             nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (stays open)
             setattr(sys, name, nowhere)
@@ -113,7 +113,7 @@ def one_line_errors(prog: str) -> Iterator[None]:
         try:
             yield
         finally:
-            # Not when Python ends, where an error is a traceback.
+            # Not when Python exits, when an error would be a traceback.
             sys.stdout.flush()
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
@@ -130,14 +130,14 @@ def one_line_errors(prog: str) -> Iterator[None]:
 
 
 def _words(error: ValueError | OSError) -> str:
-    """What an error says; of one that the system raised, without its number."""
+    """The message of an error; for errors of the system, without their number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def _nobody_reads() -> bool:
-    """Whether the reader of the output has left, as `head` does; the rest then goes nowhere."""
+    """Whether the reader of the output has exited, as `head` does; if so, discard the rest."""
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()
@@ -163,7 +163,7 @@ def _starting(prog: str) -> Iterator[Callable[[], None]]:
         if mine:
             signal.signal(signal.SIGINT, before)
 
-    # Only the main thread may set a handler; one that the caller has set is left alone.
+    # Only the main thread may set a handler; a handler of the caller is left alone.
     here = threading.current_thread() is threading.main_thread()
     mine = here and before is signal.default_int_handler
     if mine:
@@ -175,7 +175,7 @@ def _starting(prog: str) -> Iterator[Callable[[], None]]:
 
 
 def _parse(kind: Any, **options: Any) -> Any:
-    """``tyro.cli``, with help texts that flow: it would keep breaks before some lines."""
+    """Call ``tyro.cli`` with re-flowed help texts: it would keep breaks before some lines."""
     import tyro
 
     with suppress(ImportError):
@@ -186,7 +186,7 @@ def _parse(kind: Any, **options: Any) -> Any:
 
 
 def _flow(text: str) -> str:
-    """A text whose lines are joined, but not its paragraphs."""
+    """Join the lines of each paragraph."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
@@ -204,7 +204,7 @@ def run_one_of(
         commands: Subcommands by name.
         words: The arguments, starting with the name of the subcommand.
         prog: The words before them, for the help.
-        about: What the subcommands do, for the help.
+        about: Description of the subcommands, for the help.
         started: Called when everything is imported and parsed, before the command runs.
     """
     import tyro

@@ -79,20 +79,20 @@ def minimize_entropy_of_sinkhorn(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Adjust costs by gradient descent until their Sinkhorn plan has low entropy.
 
-    Equal to the authors' function as long as no entry of the plan exceeds 1, where theirs stops
-    counting it.
+    Equal to the authors' function as long as no entry of the plan exceeds 1: theirs ignores such
+    entries.
 
     Args:
         C_0: Costs ``(batch, n, m)``.
         a: Mass of each input ``(batch, n)``.
         b: Mass of each slot ``(batch, m)``.
-        noise: Standard normal noise of the shape of the costs, of which a thousandth is added to
-            them, or 0 for none. Default: drawn.
+        noise: Standard normal noise with the shape of the costs, a thousandth of which is added to
+            them, or 0 for none. By default, it is drawn.
         mesh_lr: The paper's lambda, the norm of one step, at least 0; a tensor gets a gradient,
             through the costs alone (the authors' also flows through reused potentials).
         n_mesh_iters: Number of descent steps.
         n_sh_iters: Sinkhorn iterations in each step.
-        reuse_u_v: Start each Sinkhorn from the potentials of the one before.
+        reuse_u_v: Start each Sinkhorn from the potentials of the previous one.
 
     Returns:
         The adjusted costs ``(batch, n, m)``, and the potentials ``u`` and ``v`` to start the last
@@ -199,7 +199,7 @@ def _step(op: str, length: float | Tensor) -> float:
 
 
 def _balanced(a: Tensor, b: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Masses of one total, what one iteration adds to the inputs' potentials by that, and a unit.
+    """Masses of equal totals, how that changes the inputs' potentials per iteration, and a unit.
 
     Masses are in a unit (batch, 1) in which none is below the least: less mass counts as none.
     """

@@ -1,4 +1,4 @@
-"""Describe the software and the machine that a result was made with."""
+"""Describe the software and the machine behind a result."""
 
 import importlib.util
 import platform
@@ -19,8 +19,8 @@ def environment(device: torch.device | None = None) -> dict[str, Any]:
     """Versions of the packages, and the machine.
 
     Args:
-        device: Where the result was computed, whose name is added; the default GPU, if there is
-            one, is named otherwise.
+        device: Where the result was computed, whose name is added. By default, the name of the
+            default GPU is added, if there is one.
 
     Example:
         >>> import torch
@@ -52,7 +52,7 @@ _command: ContextVar[tuple[str, ...]] = ContextVar("command", default=())
 
 @contextmanager
 def running(words: Sequence[str]) -> Iterator[None]:
-    """Note that these words were typed for what runs meanwhile."""
+    """Record the words of the command that runs inside the ``with`` block."""
     token = _command.set(tuple(words))
     try:
         yield

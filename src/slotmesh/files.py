@@ -1,4 +1,4 @@
-"""Atomic writes: a reader sees the old file or the new one, never half of it; and file names."""
+"""Atomic writes: readers see the old file or the new one, never a part; and file names."""
 
 import errno
 import os
@@ -40,13 +40,13 @@ def write_whole(path: Path, content: Any, *, old: Path | None = None, mode: int 
         if part.parent.is_dir():
             part.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            # Nobody has heard of the temporary file.
+            # Nobody knows about the temporary file.
             error.filename, error.filename2 = str(path), None
         raise
 
 
 def make_folder(path: Path, option: str = "--out") -> None:
-    """Make a folder that was asked for by an option, with those that it is in.
+    """Create the folder of an option, including its parents.
 
     Raises:
         ValueError: If there is a file of this name, or it cannot be made or written.
@@ -66,7 +66,7 @@ def make_folder(path: Path, option: str = "--out") -> None:
 
 
 def make_room(error: OSError) -> str:
-    """What to do so that a file can be written; the beginning of a sentence."""
+    """Say what to do so that a file can be written, as the beginning of a sentence."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return "Free some space" if full else "Make it writable"
 
@@ -98,7 +98,7 @@ def slug(name: str, *, ascii_only: bool = True) -> str:
 
     Args:
         name: Any words.
-        ascii_only: Whether letters of other alphabets than English become hyphens.
+        ascii_only: Whether letters outside of the English alphabet become hyphens.
 
     Example:
         >>> from slotmesh.files import slug
@@ -109,9 +109,9 @@ def slug(name: str, *, ascii_only: bool = True) -> str:
     """
     if ascii_only:
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    # Some file systems take letters apart from their accents.
+    # Some file systems separate letters from their accents.
     whole = unicodedata.normalize("NFC", name.lower())
-    # Letters, the marks that belong to them, and numbers.
+    # Letters with their marks, and numbers.
     kept = (c if unicodedata.category(c)[0] in "LMN" else " " for c in whole)
     return "-".join("".join(kept).split())
 

@@ -6,7 +6,7 @@ VARIANT_COLOURS = {
     "SA-EMD": "#c7832b",
     "SA-MESH": "#b3245f",
 }
-"""Of the four variants that figures compare."""
+"""Colours of the four variants that figures compare."""
 
 MASK_COLOURS = (
     "#2b2f36",

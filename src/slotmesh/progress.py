@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal, and elsewhere a line every few seconds."""
+"""The progress of a command: a bar on a terminal, and elsewhere a line every few seconds."""
 
 import threading
 import time
@@ -24,16 +24,16 @@ _NARROW = 60
 
 
 def draws_bars(console: Console) -> bool:
-    """Whether a bar can move there: on a terminal, but not on a dumb one (``TERM=dumb``)."""
+    """Whether the console can show a bar: a terminal that is not dumb (``TERM=dumb``)."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 class Count:
     """Counts something up to a total, between ``with`` and the end of the block.
 
-    On a terminal it is a bar. Elsewhere, as in a log file, a line says how far it is and how long
-    it will take, at least every 10 seconds, also while one item takes longer; what takes less than
-    that says nothing.
+    On a terminal, it is a bar. Elsewhere, such as in a log file, a line reports the progress and
+    the time left at least every 10 seconds, even while a single item takes longer; commands that
+    take less time print nothing.
 
     Args:
         console: Where to show it; None shows nothing.
@@ -112,7 +112,7 @@ class Count:
         self.update(self._done + n)
 
     def update(self, done: int, *, total: int | None = None, note: str | None = None) -> None:
-        """Set how many are done, and what else is to be said."""
+        """Set how many are done, and a note to show."""
         self._done = done
         self._total = self._total if total is None else total
         self._note = self._note if note is None else note
@@ -128,7 +128,7 @@ class Count:
             self._console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
 
     def line(self) -> str:
-        """How far it is, and how much time is left if that can be said."""
+        """The progress, and the time left if it can be estimated."""
         number = f"{self._done}/{self._total}" if self._total else str(self._done or "")
         parts = [f"{self._what} {number}".strip(), self._note, self._time()]
         return "  ".join(part for part in parts if part)
@@ -142,16 +142,16 @@ class Count:
         return f"{duration(so_far * (self._total - self._done) / new)} left"
 
     def _speak(self) -> None:
-        """Say something whenever nothing was said for long: a thread, as an item may take long."""
+        """Print a line if there was none for long; runs in a thread, as an item may take long."""
         while not self._stop.wait(max(0.001, self._said + self._every - time.monotonic())):
             if time.monotonic() - self._said >= self._every:
-                # A file that was closed is no reason to end the work.
+                # A closed file is no reason to stop the work.
                 with suppress(OSError, ValueError):
                     self.say()
 
 
 def duration(seconds: float) -> str:
-    """A time as it is read.
+    """Format a duration for people.
 
     Example:
         >>> from slotmesh.progress import duration

@@ -56,7 +56,7 @@ def test_a_model_of_properties(tmp_path: Path) -> None:
 
 
 def test_a_model_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is a SetCopier, expected a model that finds the objects"):
+    with pytest.raises(ValueError, match="is a SetCopier, expected a model that finds objects"):
         Explorer(put(tmp_path, "random-objects"))
 
 

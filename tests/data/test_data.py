@@ -389,7 +389,7 @@ def test_bench_writes_what_it_measured(tmp_path: Path, screen: Console, world: s
 def test_bench_refuses_wrong_scenes() -> None:
     world = MultiDSprites()
     check_scenes(world, MultiDSprites())
-    with pytest.raises(ValueError, match="not what the CPU makes"):
+    with pytest.raises(ValueError, match="differs from what the CPU computes"):
         check_scenes(world, MultiDSprites(seed=1))
 
 

@@ -50,7 +50,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Path]:
 
 def test_table_fits_80_columns(demo: tuple[str, str, Path]) -> None:
     screen, _, _ = demo
-    _, _, tables = screen.partition("A tie")
+    _, _, tables = screen.partition("Breaking a tie")
     ties, _, found = tables.partition("Objects found in 64 fresh scenes")
     assert max(len(line) for line in tables.splitlines() if line[:1] in "┏┃┡│└") <= 80
     assert [line.split()[1] for line in found.splitlines() if line[:1] == "│"] == ["SA", "SA-MESH"]

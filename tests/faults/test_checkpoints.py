@@ -219,7 +219,7 @@ def test_two_damaged_ones_are_an_error(
 ) -> None:
     with pytest.raises(DamagedError, match=r"last\.ckpt .* before, .*previous\.ckpt .*--overwrite"):
         resumed(made, tmp_path / "a", last=b"PK", previous=b"PK")
-    with pytest.raises(DamagedError, match=r"last\.ckpt .* none before it .*--overwrite"):
+    with pytest.raises(DamagedError, match=r"last\.ckpt .* no earlier one .*--overwrite"):
         resumed(made, tmp_path / "b", last=b"PK", previous=None)
 
 

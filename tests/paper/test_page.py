@@ -115,7 +115,7 @@ def test_curves_of_the_smallest_sigma(whole: Path) -> None:
 
 def test_the_candidates_and_the_one_that_was_taken(whole: Path) -> None:
     text = section(render(whole), "### How the settings were chosen")
-    taken = [line.split("|")[1].strip() for line in text.splitlines() if "| taken |" in line]
+    taken = [line.split("|")[1].strip() for line in text.splitlines() if "| chosen |" in line]
     assert taken == [
         "SA, 1e-3-constant",
         "SA-SH, 1e-3-constant",

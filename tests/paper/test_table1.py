@@ -267,7 +267,7 @@ def test_candidates_are_measured_on_seeds_and_sets_of_their_own(tmp_path: Path) 
     assert all(one.seeds == [100] and one.split == "val" for one in found)
     assert [one.settings["optim.lr"] for one in found] == [1e-3, 3e-3]
     best = min(found, key=score)
-    assert f"SA, {best.name.removeprefix('SA-')} (taken)" in said(console)
+    assert f"SA, {best.name.removeprefix('SA-')} (chosen)" in said(console)
     assert chosen(tmp_path / "out", "SA") == best.name.removeprefix("SA-")
     again = parsed(found[0].command)
     assert (again.variants, again.candidates) == (("SA",), ("1e-3-constant",))

@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_said_with_what_would(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(stream, "_LIMIT", 10 * each + 1)
     for n, before, said in (
         (11, None, "--data.val-size 10 would fit.\n"),
-        (11, True, "were kept before: pixels may differ"),
+        (11, True, "were kept before: pixels may now differ"),
         (10, False, "renders its val samples at every step, as it did before"),
         (10, None, ""),
         (10, True, ""),

@@ -76,14 +76,14 @@ def stopped(tmp_path: Path, variant: str, env: dict[str, str] | None = None) -> 
 def test_another_number_of_threads_is_said(tmp_path: Path) -> None:
     settings = stopped(tmp_path, "SA")
     two = changed(settings, hardware__threads=2)
-    line = "It resumes with 2 thread(s) (1 before): the same up to rounding, not to the last bit. "
+    line = "The run resumes with 2 thread(s) (1 before): results agree up to rounding only. "
     assert line + "For the same bits, pass --hardware.threads 1." in train(two)
-    assert "It resumes" not in train(two), "it has ended"
+    assert "The run resumes" not in train(two), "it has ended"
 
 
 def test_one_thread_again_is_not(tmp_path: Path) -> None:
     settings = stopped(tmp_path, "SA")
-    assert "It resumes" not in train(changed(settings, hardware__deterministic=True))
+    assert "The run resumes" not in train(changed(settings, hardware__deterministic=True))
 
 
 @pytest.mark.skipif(backends().auto["cpu"] != "cpu", reason="no C here")
@@ -101,7 +101,7 @@ def test_another_backend(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "run/checkpoints/last.ckpt")["global_step"] == 3
     # Otherwise it goes on, and says so.
     said = train(settings)
-    assert "It resumes with the transport computed in C (torch before)" in said
+    assert "The run resumes with the transport computed in C (torch before)" in said
     assert load_checkpoint(tmp_path / "run/checkpoints/last.ckpt")["arithmetic"]["transport"] == "C"
 
 

@@ -372,7 +372,7 @@ def test_a_bad_cache_is_rebuilt_with_a_line(tmp_path: Path, damage: str) -> None
         (folder / "features.f16").unlink()
     file, said = opened(rows, tmp_path, net)
     assert f"The feature cache {folder} is damaged" in said
-    assert "it is built again" in said
+    assert "and is rebuilt" in said
     assert net.seen == 40
     check(file, rows)
 

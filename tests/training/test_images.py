@@ -330,7 +330,7 @@ def test_other_images_are_said_and_change_no_default(
     assert other.data.batch_size != first.data.batch_size
     assert run(*words, "--hardware.accelerator", "cpu") == 0
     said = capsys.readouterr().out
-    assert "The files in photos are not those that the run began with: 40 now, 12 then" in said
+    assert "The files in photos have changed since the run began: 40 now, 12 then" in said
     assert run(*words, "--data.size", 40) == 1
     assert "holds a run with --data.size" in capsys.readouterr().err
 

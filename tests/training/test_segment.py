@@ -364,10 +364,10 @@ def test_what_cannot_be_segmented(trained: Path, capsys: pytest.CaptureFixture[s
     assert "Skipped huge.png: it has more than 67,108,864 pixels. Shrink it" in said
     assert "Segmented 2 images, skipped 1." in said
     fake_run(tiny("random-objects", "SA", Path("copier")))
-    assert "copier is a model of random-objects, which makes no masks" in problem("copier", root)
+    assert "copier is a random-objects model, which produces no masks" in problem("copier", root)
     assert "--n-slots is 0" in problem(trained, root, "--n-slots", "0")
     open_run(trained).load_model().save_pretrained("saved")  # pyright: ignore
-    assert "saved has weights, but no settings.json" in problem("saved", root)
+    assert "saved has weights but no settings.json" in problem("saved", root)
 
 
 @pytest.mark.parametrize(

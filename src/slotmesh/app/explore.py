@@ -50,7 +50,7 @@ def run_explore(settings: Explore, console: Console | None = None) -> None:
     # Turns off Gradio's telemetry; read when Gradio is imported.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    # Gradio asks the page itself whether it is there, which is not for a proxy.
+    # Gradio requests the page itself to see if it is up, which must not go through a proxy.
     for name in ("no_proxy", "NO_PROXY"):
         hosts = [os.environ.get(name, ""), *_LOCAL, settings.host]
         os.environ[name] = ",".join(host for host in hosts if host)
@@ -69,7 +69,7 @@ def run_explore(settings: Explore, console: Console | None = None) -> None:
             share=False,
             quiet=True,
             prevent_thread_lock=True,
-            # The page says itself what is too large, up to twice as much.
+            # The page itself reports files that are too large, up to twice the limit.
             max_file_size=2 * MOST_BYTES,
             ssr_mode=False,
             pwa=False,
@@ -80,7 +80,7 @@ def run_explore(settings: Explore, console: Console | None = None) -> None:
         raise _unreachable(settings) from error
     console.print(f"Explore at [bold]{escape(url)}[/bold] (Ctrl+C to stop)", highlight=False)
     if settings.host not in _LOCAL:
-        console.print("Whoever can reach this machine can use the page.", highlight=False)
+        console.print("Anyone who can reach this machine can use the page.", highlight=False)
     page.block_thread()
 
 
@@ -89,7 +89,7 @@ def _check_address(settings: Explore) -> None:
     kind = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         with socket.socket(kind, socket.SOCK_STREAM) as test:
-            # As the server does: a port whose last user has just left is free.
+            # As the server does, so that a port that has just been released counts as free.
             test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             test.bind((settings.host, settings.port or 0))
     except OSError as error:

@@ -34,19 +34,19 @@ _ENVIRONMENT = Environment(
 class _Loaded:
     model: Any
     crop: bool
-    """Whether images were cropped in training; or squeezed."""
+    """Whether images were cropped in training rather than squeezed."""
 
 
 class Explorer:
-    """Models by name, each loaded when it is first needed, and what they made of images.
+    """Models by name, each loaded when it is first needed, and their results.
 
     Args:
-        model: A run, a checkpoint, an export or the name of weights, beside those that come with
-            slotmesh; None for these alone.
+        model: A run, a checkpoint, an export or the name of weights, in addition to those that come
+            with slotmesh; None for only the latter.
         device: Where to compute.
 
     Raises:
-        ValueError: If it is neither a model of objects nor one of properties of images.
+        ValueError: If it predicts neither objects nor properties in images.
     """
 
     def __init__(self, model: str | None = None, device: torch.device | str = "cpu") -> None:
@@ -72,8 +72,8 @@ class Explorer:
             self.predictors = [*(other for other in self.predictors if other != name), name]
         else:
             raise ValueError(
-                f"{model} is a {type(found).__name__}, expected a model that finds the objects of "
-                "images, such as `slotmesh train images` makes, or one of `slotmesh train "
+                f"{model} is a {type(found).__name__}, expected a model that finds objects in "
+                "images, such as one from `slotmesh train images`, or one from `slotmesh train "
                 "clevr-properties`."
             )
 
@@ -87,7 +87,7 @@ class Explorer:
 
     def settle_objects(self, state: ObjectsState) -> ObjectsState:
         """The same state with everything filled in, and within its limits."""
-        # The last is SA-MESH, or the model that was given.
+        # The last is SA-MESH, or the model that was passed.
         left, right = (self.discovery[-2:] * 2)[:2] if self.discovery else ("", "")
         left = state.left if state.left in self.discovery else left
         right = state.right if state.right in self.discovery else right
@@ -108,11 +108,11 @@ class Explorer:
         )
 
     def n_iters(self, *models: str) -> int:
-        """The most iterations of these models."""
+        """The largest number of iterations of these models."""
         return max((self._load(name).model.attention.n_iters for name in models if name), default=1)
 
     def bind(self, name: str, shown: ShownImage, n_slots: int, seed: int) -> Binding:
-        """What a model made of an image, computed once."""
+        """The objects that a model found in an image, computed once."""
         key = (name, shown.key, n_slots, seed)
         with self._lock:
             if key in self._seen:
@@ -198,7 +198,7 @@ def _within(off: tuple[int, ...], slots: int) -> tuple[int, ...]:
 
 
 def _shrunk(pixels: torch.Tensor, most: int = 960) -> torch.Tensor:
-    """An image of at most so many pixels in width and height."""
+    """Shrink an image to at most this width and height."""
     height, width = pixels.shape[-2:]
     step = -(-max(height, width) // most)
     return pixels[:, ::step, ::step]

@@ -1,4 +1,4 @@
-"""What a view shows, as the query string of a link that restores it."""
+"""The state of a view as the query string of a link that restores it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ class _Linked:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Self:
-        """Read a query; what is missing or damaged has its default."""
+        """Read a query; missing or damaged values get their defaults."""
         if query.get("view") != cls.view:
             return cls()
         given: dict[str, Any] = {}
@@ -31,7 +31,7 @@ class _Linked:
         return cls(**given)
 
     def to_query(self) -> str:
-        """The query string; what has its default is left out."""
+        """The query string, without values that have their defaults."""
         changed = {
             field.name: _text(getattr(self, field.name))
             for field in fields(self)  # pyright: ignore[reportArgumentType]
@@ -57,12 +57,12 @@ class ObjectsState(_Linked):
     scene: int = 6
     left: str = ""
     right: str = ""
-    """Models; empty for those that the page starts with."""
+    """The models; empty for those that the page starts with."""
     slots: int = 0
-    """0: as many as in training."""
+    """0 for as many as in training."""
     seed: int = 0
     iteration: int = 99
-    """From 1; the last if there are fewer."""
+    """The iteration, from 1; the last if there are fewer."""
     off_left: tuple[int, ...] = ()
     off_right: tuple[int, ...] = ()
     """Slots that are switched off, from 1."""
@@ -75,7 +75,7 @@ class PropertiesState(_Linked):
     view = "properties"
     scene: int = 0
     model: str = ""
-    """Empty for that which the page starts with."""
+    """The model; empty for the one that the page starts with."""
     confidence: float = 0.5
 
 

@@ -1,4 +1,4 @@
-"""Objects: what the slots of a model hold of an image, iteration by iteration."""
+"""Objects: what each slot of a model represents of an image, iteration by iteration."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from slotmesh.report.drawing import rgb
 from slotmesh.report.side_by_side import label_slots
 
 MOST_SLOTS = 12
-"""Slots that one can ask for."""
-# Of slots, if they do not fit into one row: then rows of about the same length.
+"""Most slots that can be requested."""
+# Most slots in a row; more slots are divided into rows of about the same length.
 _MOST_COLUMNS = 6
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What a model made of an image, at the resolution of the model."""
+    """The objects that a model found in an image, at the resolution of the model."""
 
     image: Tensor
     """uint8 ``(3, h, w)``."""
@@ -40,7 +40,7 @@ class Binding:
     """FG-ARI, if the true objects are known."""
 
     def reconstruction(self, off: Collection[int] = ()) -> Tensor:
-        """The image without some slots, uint8 ``(3, h, w)``: the others fill the gap.
+        """Reconstruct the image without some slots, uint8 ``(3, h, w)``: the others fill the gap.
 
         Args:
             off: Slots to leave out, from 0.
@@ -80,9 +80,9 @@ def bind(
     Args:
         model: A trained model, in evaluation mode.
         shown: The image, of any size.
-        n_slots: Slots, as many as in training or not.
-        seed: Of the initial slots and of MESH's noise.
-        crop: Take the middle square of the image; or squeeze the whole.
+        n_slots: Number of slots, which may differ from training.
+        seed: Seed of the initial slots and of MESH's noise.
+        crop: Whether to keep the central square; otherwise, the whole image is squeezed.
 
     Example:
         >>> from slotmesh.app.objects import bind
@@ -122,12 +122,12 @@ def bind(
 def panel(
     name: str, found: Binding, *, iteration: int, off: Collection[int], trained: int
 ) -> dict[str, Any]:
-    """What the page shows of a model: words, and pictures as data URIs.
+    """The content of the page for a model: text, and pictures as data URIs.
 
     Args:
-        name: Of the model.
+        name: Name of the model.
         found: By :func:`bind`.
-        iteration: Whose attention is shown, from 1; the last if there are fewer.
+        iteration: The iteration whose attention is shown, from 1; the last if there are fewer.
         off: Slots that are switched off, from 0.
         trained: Slots in training.
     """
@@ -168,10 +168,10 @@ def panel(
 
 
 def _lit(found: Binding, slot: int, attention: Tensor) -> Tensor:
-    """The image, dark, in the colour of the slot where it looks."""
+    """Darken the image, and tint it in the colour of the slot where it attends."""
     label = found.labels[slot]
     colour = torch.tensor((255, 255, 255) if label == 0 else rgb(object_colour(label)))
-    # A root, since a slot that covers much has little attention anywhere.
+    # The root, since a slot that covers much has little attention at each place.
     strength = attention.clamp(0, 1).sqrt()
     mixed = 0.3 * (1 - strength) * found.image + strength * colour[:, None, None]
     return mixed.round().to(torch.uint8)

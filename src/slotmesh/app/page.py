@@ -43,7 +43,7 @@ _COLOURS = {
 }
 """Colours of Gradio's own components, by those of the views."""
 _WATCH = "const link = () => window.slotmeshLink?.(element); watch('value', link); link();"
-# Only what a person does counts, and of many events in a row the last.
+# Only actions of the user count, and only the last of many events in a row.
 _QUIET: dict[str, Any] = {
     "show_progress": "hidden",
     "trigger_mode": "always_last",
@@ -52,16 +52,16 @@ _QUIET: dict[str, Any] = {
 
 
 _Restore = tuple[Callable[[gr.Request], Any], list[Any]]
-"""What restores a view from a link when the page is opened, and its outputs."""
+"""A function that restores a view from a link when the page is opened, and its outputs."""
 _Searched = tuple[ObjectsState, Any]
-"""What objects were looked for in: settings that slots depend on, and which upload, if any."""
+"""The settings that slots depend on, and the upload, if any, of the last search for objects."""
 
 
 def appearance() -> dict[str, Any]:
-    """Arguments of ``launch`` that make the page look as it does, without any other host."""
+    """Arguments of ``launch`` for the look of the page, without loading from other hosts."""
     light, dark = colours()
     theme = Base(font=_FONTS, font_mono=_MONO, radius_size=sizes.radius_lg)
-    # Most have another for dark; these colours know themselves.
+    # Most colours have a dark version; these switch by themselves.
     known = inspect.signature(theme.set).parameters
     pairs = ((name + end, value) for name, value in _COLOURS.items() for end in ("", "_dark"))
     theme.set(**{name: f"var(--slotmesh-{value})" for name, value in pairs if name in known})
@@ -100,10 +100,10 @@ def build_page(explorer: Explorer) -> gr.Blocks:
 
         def choose(request: gr.Request) -> Any:
             view = request.query_params.get("view")
-            # Whoever was faster than this answer has chosen a tab already.
+            # The user may have chosen a tab before this answer.
             return gr.Tabs(selected=view) if view in VIEWS[1:] else gr.skip()
 
-        # In this order: a tab draws what its settings say as soon as it is chosen.
+        # In this order, as a tab draws its settings as soon as it is chosen.
         opened = page.load(restore_objects, outputs=of_objects, **_QUIET)
         opened = opened.then(restore_properties, outputs=of_properties, **_QUIET)
         opened = opened.then(choose, outputs=tabs, **_QUIET)
@@ -158,7 +158,7 @@ def _objects(explorer: Explorer, tab: gr.Tab) -> _Restore:
     def find(picture: ShownImage | None, before: _Searched, *values: Any) -> Any:
         state = explorer.settle_objects(state_of(values))
         now = _searched(state, picture)
-        # A dropdown says so too if the focus only passes through it: slots that are off stay off.
+        # A dropdown also fires if the focus only passes through it: slots that are off stay off.
         if now == before:
             return gr.skip()
         html = _tried(lambda: explorer.objects(state, picture))
@@ -246,9 +246,9 @@ def _properties(explorer: Explorer, tab: gr.Tab) -> _Restore:
 
 
 def _whole_number(label: str, first: int, most: int) -> gr.Number:
-    """A number from 0 to ``most``; views do not go beyond, and leaving the field corrects it.
+    """A number from 0 to ``most``, which is corrected when the field loses focus.
 
-    With Gradio's own bounds, every control fails as long as the number is outside.
+    With Gradio's own bounds, every control fails while the number is out of range.
     """
     number = gr.Number(first, precision=0, label=label, min_width=90)
     within = f"(value) => value && Math.min(Math.max(value, 0), {most})"
@@ -265,7 +265,7 @@ def _models(names: list[str], first: str, label: str) -> gr.Dropdown:
 
 
 def model_choices(names: list[str]) -> list[tuple[str, str]]:
-    """What to call each model, and its name: the end of its path, since the whole does not fit."""
+    """Label and name of each model: the label is the end of the path, as the whole does not fit."""
     ends = [name.rpartition("/")[2] for name in names]
     return [
         (end if ends.count(end) == 1 else name, name) for name, end in zip(names, ends, strict=True)
@@ -293,7 +293,7 @@ def _all_on(slots: int, off: tuple[int, ...] = ()) -> Any:
 
 
 def _take(path: str | None) -> tuple[ShownImage | None, Any]:
-    """The uploaded image; or none, and why."""
+    """The uploaded image, or None and the reason."""
     if path is None:
         return _no_upload()
     try:
@@ -311,7 +311,7 @@ def _next(number: int | None) -> tuple[Any, ...]:
 
 
 def _tried(make: Callable[[], str]) -> str:
-    """HTML, or what to do to get it."""
+    """Return HTML, or an error that says what to do."""
     try:
         return make()
     except ValueError as error:

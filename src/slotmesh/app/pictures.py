@@ -17,11 +17,11 @@ from slotmesh.readers import BadRecord, photos
 from slotmesh.worlds import Sample, make_world
 
 MOST_BYTES = 10_000_000
-"""Of an uploaded file."""
+"""Largest size of an uploaded file."""
 MOST_PIXELS = 16_000_000
-"""Of an uploaded image."""
+"""Largest number of pixels of an uploaded image."""
 MOST_SCENE = 999_999
-"""Number of the last scene that can be asked for."""
+"""Number of the last scene that can be requested."""
 WORLDS = ("multi-dsprites", "clevr", "clevrtex")
 """Worlds of single images."""
 
@@ -33,10 +33,10 @@ _SIZE = 128
 
 @dataclass(frozen=True)
 class ShownImage:
-    """An image to look at, and what is known about it."""
+    """An image, and what is known about it."""
 
     name: str
-    """A few words: which one it is."""
+    """A short description."""
     pixels: Tensor
     """uint8 ``(3, H, W)``."""
     sample: Sample | None = None
@@ -60,7 +60,7 @@ def world_scene(world: str, number: int, size: int | None = None) -> ShownImage:
 
     Args:
         world: One of :data:`WORLDS`.
-        number: Of the scene, from 0 on.
+        number: Number of the scene, from 0.
         size: Height and width in pixels; default 64 for Multi-dSprites and 128 for the others.
 
     Raises:
@@ -83,10 +83,10 @@ def world_scene(world: str, number: int, size: int | None = None) -> ShownImage:
 
 
 def load_upload(path: Path | str) -> ShownImage:
-    """Load an image that somebody uploaded.
+    """Load an uploaded image.
 
     Raises:
-        ValueError: If it is too large or no image; says what and what to do, in one line.
+        ValueError: If it is too large or not an image; says in one line what to do.
 
     Example:
         >>> from pathlib import Path
@@ -116,7 +116,7 @@ def load_upload(path: Path | str) -> ShownImage:
 
 
 def to_square(pixels: Tensor, size: tuple[int, int], *, crop: bool) -> Tensor:
-    """An image ``(3, H, W)`` as a model takes it: ``(3, *size)``, like ``model.segment``."""
+    """Fit an image ``(3, H, W)`` to the size of a model, ``(3, *size)``, like ``model.segment``."""
     height, width = pixels.shape[-2:]
     if crop:
         side = min(height, width)

@@ -1,4 +1,4 @@
-"""The playground: what transports make of a tie, as one page without Python and other files."""
+"""The playground: how transports handle a tie, as a single page without Python."""
 
 import json
 from functools import cache
@@ -6,7 +6,7 @@ from importlib.resources import files
 
 
 def render_playground(docs: str | None = None) -> str:
-    """The page, with MESH in plain JavaScript: no server, no other file.
+    """Render the page, with MESH in plain JavaScript: no server and no other file.
 
     Args:
         docs: Address of the documentation, to link to.

@@ -1,4 +1,4 @@
-"""Properties: the CLEVR model names every object of an image, and says where it is."""
+"""Properties: the CLEVR model names every object in an image and its position."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ from slotmesh.worlds.render.camera import CLEVR_CAMERA
 # The camera of CLEVR, and its half-extents by size.
 _FOCAL, _WIDTH, _HEIGHT = 525.0, 480.0, 320.0
 _EXTENTS = {"small": 0.35, "large": 0.7}
-# Outlines are wider than the half-extent, which for a cube is half of its side.
+# Outlines are wider than the half-extent, which for a cube is half its side.
 _OUTLINE = {"cube": 1.45, "sphere": 1.1, "cylinder": 1.25}
-# An object counts as found if it is this near, in units of CLEVR; objects are 0.7 or 1.4 wide.
+# An object within this distance counts as found, in CLEVR's units; objects are 0.7 or 1.4 wide.
 _NEAR = 1.0
 _SHOWN = (960, 640)
 _LETTERS = 22
@@ -36,12 +36,12 @@ class NamedObject:
     position: tuple[float, float, float]
     """x, y and z in CLEVR's world."""
     confidence: float
-    """That there is an object, about 0 to 1."""
+    """Confidence that there is an object, from about 0 to 1."""
     box: tuple[float, float, float, float]
     """Left, top, right and bottom in the image, from 0 to 1."""
     right: frozenset[str] | None = None
-    """Which of its properties are right, if the true objects are known; ``position`` if an object
-    is there at all."""
+    """Which of its properties are right, if the true objects are known; ``position`` if there is an
+    object at all."""
 
     @property
     def words(self) -> str:
@@ -58,8 +58,8 @@ def name_objects(
     Args:
         model: Trained on CLEVR, in evaluation mode.
         shown: The image, of any size: CLEVR's 480 x 320, or the same as a square.
-        confidence: Least confidence of an object.
-        seed: Of the initial slots and of MESH's noise.
+        confidence: Minimum confidence of an object.
+        seed: Seed of the initial slots and of MESH's noise.
 
     Example:
         >>> from slotmesh.app.pictures import world_scene
@@ -97,7 +97,7 @@ def name_objects(
 
 
 def missed(shown: ShownImage, found: list[NamedObject]) -> int | None:
-    """Objects of the image that nothing was found near to, if the true ones are known."""
+    """True objects that were missed, if the true objects are known."""
     if shown.sample is None:
         return None
     return int(shown.sample.present.sum()) - sum("position" in (one.right or ()) for one in found)
@@ -112,7 +112,7 @@ def draw_boxes(pixels: Tensor, found: list[NamedObject]) -> Image.Image:
     """
     picture = as_image(pixels)
     width, height = picture.size
-    # A square is CLEVR's image squeezed.
+    # A square image is a squeezed CLEVR image.
     aspect = _WIDTH / _HEIGHT if width == height else width / height
     scale = min(_SHOWN[0] / aspect, _SHOWN[1])
     picture = picture.resize((round(scale * aspect), round(scale)), Image.Resampling.BICUBIC)
@@ -137,7 +137,7 @@ def draw_boxes(pixels: Tensor, found: list[NamedObject]) -> Image.Image:
 
 
 def _boxes(positions: Tensor, extents: Tensor) -> tuple[Tensor, Tensor]:
-    """Boxes ``(k, 4)`` of what CLEVR's camera sees at these places, and their depths ``(k)``."""
+    """Boxes ``(k, 4)`` of objects at these places in CLEVR's camera, and their depths ``(k)``."""
     eye = torch.tensor(CLEVR_CAMERA)
     forward = -eye / eye.norm()
     right = torch.linalg.cross(forward, torch.tensor([0.0, 0.0, 1.0]))

@@ -1,4 +1,4 @@
-"""Worlds as the commands ask for them."""
+"""Open worlds with the options of a command."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from slotmesh.worlds import WORLDS, RandomObjects, World, make_world
 
 
 def name_in(table: Mapping[str, object]) -> Any:
-    """The type of an option whose values are the names in a table, as they are when it is read."""
+    """The type of an option whose values are the names in a table at the time of reading."""
 
     def names() -> Any:
         return Literal[tuple(table)]
@@ -26,7 +26,7 @@ DatasetName = Annotated[str, name_in(READERS)]
 def open_world(
     name: str, *, seed: int, size: int | None, device: str, easy: bool = False
 ) -> World | RandomObjects:
-    """A world with the settings that were given, and its own for the others."""
+    """Make a world with the settings that were passed, and its own defaults for the others."""
     options: dict[str, Any] = {"seed": seed, "device": place_of(device)}
     if size is not None:
         options["size"] = size
@@ -36,12 +36,12 @@ def open_world(
 
 
 def settings_of(world: World | RandomObjects) -> dict[str, Any]:
-    """What determines a world's samples: its public, plain attributes."""
+    """The settings that determine a world's samples: its public, plain attributes."""
     plain = (bool, int, float, str, tuple, list)
-    # How a picture is computed is no part of what it shows.
+    # How a picture is computed does not change what it shows.
     others = {"name", "compile"}
     if not getattr(world, "easy", False):
-        # As in files that were written before there were easy worlds, which are then resumed.
+        # As in files from before there were easy worlds, so that these can be resumed.
         others.add("easy")
     return {
         name: value

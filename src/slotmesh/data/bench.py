@@ -42,13 +42,13 @@ class Bench:
 
 
 def run_bench(bench: Bench, console: Console | None = None) -> Path:
-    """Check that the device makes the right scenes, measure, and return the result's path."""
+    """Check the scenes on this device, measure, and return the path of the result."""
     at_least("batch_size", bench.batch_size, 1)
     if not 0 < bench.seconds <= 3600:
         raise ValueError(f"--seconds is {bench.seconds}, expected above 0 and at most 3600.")
     console = Console() if console is None else console
     world = open_world(bench.world, seed=0, size=bench.size, device=bench.device)
-    # An unwritable folder should be known before the measurement, not after it.
+    # Report an unwritable folder before the measurement, not after it.
     bench.out.mkdir(parents=True, exist_ok=True)
     threads = torch.get_num_threads()
     if bench.threads is not None:
@@ -73,7 +73,7 @@ def run_bench(bench: Bench, console: Console | None = None) -> Path:
 
 
 def check_scenes(world: World | RandomObjects, reference: World | RandomObjects) -> None:
-    """Raise where this device's scenes differ from those the CPU makes one at a time."""
+    """Raise if scenes of this device differ from those that the CPU makes one at a time."""
     ours = world.sample(range(4)).to("cpu")
     for i in range(4):
         theirs = reference.sample([i])
@@ -87,8 +87,8 @@ def check_scenes(world: World | RandomObjects, reference: World | RandomObjects)
         for name, (mine, right) in pairs.items():
             if not torch.equal(mine[i], right[0]):
                 raise ValueError(
-                    f"{world.name} on {world.device}: {name} of sample {i} is not what the CPU "
-                    "makes of it alone. Nothing was measured."
+                    f"{world.name} on {world.device}: {name} of sample {i} differs from what the "
+                    "CPU computes for it alone. Nothing was measured."
                 )
 
 

@@ -49,7 +49,7 @@ class Convert:
 
 
 def run_convert(convert: Convert, console: Console | None = None) -> Written:
-    """Write the file and say what it holds and what was left out."""
+    """Write the file and report its content and what was left out."""
     console = Console() if console is None else console
     given = {
         "split": convert.split,
@@ -60,7 +60,7 @@ def run_convert(convert: Convert, console: Console | None = None) -> Written:
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if convert.dataset in ("images", "videos"):
-        # They are divided when they are read, and so is the file.
+        # These are divided into splits when they are read, and so is the file.
         options.setdefault("split", "all")
     reader = open_reader(convert.dataset, convert.root, **options)
 
@@ -80,7 +80,7 @@ def run_convert(convert: Convert, console: Console | None = None) -> Written:
             records,
             n=n,
             source=convert.dataset,
-            # The folder's name, not its path: files may be handed on.
+            # The folder's name, not its path: the file may be shared.
             settings=json.loads(json.dumps(options))
             | {"root": convert.root.resolve().name}
             | ({} if reader.has_masks else {"has_masks": False}),

@@ -42,7 +42,7 @@ class Export:
 
 
 def run_export(export: Export, console: Console | None = None) -> Written:
-    """Write the file and say what it holds."""
+    """Write the file and report its content."""
     at_least("n", export.n, 1)
     at_least("start", export.start, 0)
     at_least("batch_size", export.batch_size, 1)

@@ -1,4 +1,4 @@
-"""``slotmesh data stats``: what is in a world or a file, as numbers."""
+"""``slotmesh data stats``: statistics of a world or a file."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,24 +47,24 @@ class Stats:
 
 @dataclass
 class Summary:
-    """What was counted."""
+    """The counts."""
 
     n: int = 0
     """Number of samples."""
     counts: Counter[int] = field(default_factory=Counter)
-    """How many pictures (or frames) have so many objects."""
+    """Number of images (or frames) by number of objects."""
     classes: dict[str, Counter[int]] = field(default_factory=dict)
-    """Of each column of whole numbers, how often each occurs among real objects."""
+    """For each column of integers, how often each value occurs among real objects."""
     numbers: dict[str, list[NDArray[np.float64]]] = field(default_factory=dict)
-    """Of each column of real numbers, their values, batch by batch."""
+    """For each column of real numbers, the values, batch by batch."""
     visible: list[NDArray[np.int64]] = field(default_factory=list)
-    """Pixels seen of each real object, batch by batch."""
+    """Visible pixels of each real object, batch by batch."""
     colour: NDArray[np.float64] = field(default_factory=lambda: np.zeros((3,)))
     """Sum of the mean colours of the images, 0 to 255."""
 
 
 def run_stats(stats: Stats, console: Console | None = None) -> Summary:
-    """Count, print a table, and return what was counted."""
+    """Count, print a table, and return the counts."""
     at_least("batch_size", stats.batch_size, 1)
     if stats.n is not None:
         at_least("n", stats.n, 1)
@@ -75,7 +75,7 @@ def run_stats(stats: Stats, console: Console | None = None) -> Summary:
         for sample in batches:
             add(summary, sample)
             count.advance(len(sample))
-    # Not as the table's title, which would be broken at its width.
+    # Not as the title of the table, which would be wrapped at its width.
     said = f"{stats.source}: {summary.n} {'sample' if summary.n == 1 else 'samples'}"
     console.print(escape(said), style="italic", highlight=False, soft_wrap=True)
     console.print(_table(summary, names))
@@ -128,7 +128,7 @@ def add(summary: Summary, sample: Sample | VectorSample) -> None:
     summary.visible.append(seen.reshape(present.shape)[present].numpy())
     for name, column in sample.objects.items():
         real = _real_objects(column, present)
-        # Pixels seen are counted on the masks already.
+        # Visible pixels are already counted on the masks.
         if real is None or name == "visible":
             continue
         if column.is_floating_point():
@@ -148,7 +148,7 @@ def _real_objects(column: Tensor, present: Tensor) -> Tensor | None:
 
 
 def _parts(name: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A column of vectors as one of numbers each."""
+    """Split a column of vectors into columns of numbers."""
     if values.ndim == 1:
         yield name, values
     elif values.ndim == 2 and values.shape[1] <= 4:

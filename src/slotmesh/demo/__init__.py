@@ -1,4 +1,4 @@
-"""``slotmesh demo``: MESH breaks a tie, and a model with it learns what one without it cannot."""
+"""``slotmesh demo``: MESH breaks a tie, and a model with it learns what others cannot."""
 
 from slotmesh.demo.command import Demo, draw_ties, run_demo
 

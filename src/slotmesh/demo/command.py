@@ -1,4 +1,4 @@
-"""The command: ties, two models trained live, two trained before, a table and a page of each."""
+"""The command: ties, two models trained live, and two pretrained ones; with tables and pages."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -71,7 +71,7 @@ def run_demo(demo: Demo, console: Console | None = None) -> Path:
         raise ValueError(f"--steps is {demo.steps}, expected at least 1.")
     console = Console() if console is None else console
     weights = find_weights(demo.checkpoints)
-    # An unwritable folder should be known before the training, not after it.
+    # Report an unwritable folder before the training, not after it.
     demo.out.mkdir(parents=True, exist_ok=True)
     page = demo.out / "index.html"
     write_whole(page, "")
@@ -121,7 +121,7 @@ def run_demo(demo: Demo, console: Console | None = None) -> Path:
 
 
 def _table(ties: list[TieResult], models: dict[str, Trained]) -> Table:
-    table = Table(title="A tie, and what comes of it", title_justify="left")
+    table = Table(title="Breaking a tie, and what it changes", title_justify="left")
     table.add_column("variant")
     table.add_column("entropy,\nall equal", justify="right")
     table.add_column("entropy,\nslots x, x, y", justify="right")
@@ -132,7 +132,7 @@ def _table(ties: list[TieResult], models: dict[str, Trained]) -> Table:
         trained = models.get(name)
         table.add_row(
             name,
-            # abs: an entropy of 0 may come as -0.
+            # abs: an entropy of 0 may be -0.
             *(f"{abs(result.entropies[name]):.2f}" for result in ties),
             "yes" if all(result.broken(name) for result in ties) else "no",
             "" if trained is None else f"{trained.error:.3f}",

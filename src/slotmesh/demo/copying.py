@@ -20,7 +20,7 @@ from slotmesh.training.tasks import preset
 from slotmesh.training.tasks.random_objects import RandomObjectsSettings
 
 PAPER = {"SA": "0.44", "SA-MESH": "0.24"}
-"""What the paper reports, by the variants that are trained."""
+"""The errors that the paper reports, by variant."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ def train(settings: RandomObjectsSettings, console: Console) -> Trained:
     with (run.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     curve = [(int(r["step"]), float(r["val/nrmse"])) for r in rows if r["val/nrmse"]]
-    # Before it has learned anything, a model is no better than zeros.
+    # A model that has learned nothing is no better than zeros.
     return Trained(run, found["metrics"]["nrmse"], [(0, 1.0), *curve], float(rows[-1]["seconds"]))
 
 
 def rows_of(models: dict[str, Trained]) -> list[dict[str, Any]]:
-    """One row per model, for the page; none is best that is no better than zeros."""
+    """One row per model, for the page; a model that is no better than zeros is never the best."""
     best = min(models, key=lambda name: models[name].error)
     return [
         {

@@ -24,14 +24,14 @@ from slotmesh.training.weights import names as names_here
 
 VARIANTS = ("SA", "SA-MESH")
 SCENES = 64
-"""Scenes that both models are measured on."""
+"""Number of scenes that both models are measured on."""
 SHOWN = 4
-"""The first of them, which are drawn."""
+"""Number of scenes that are drawn, the first ones."""
 HOW = (
     "There are no trained weights in checkpoints/ here to find objects with: `python -m paper "
     "table3` trains them, which takes a GPU. If they are elsewhere, pass --checkpoints."
 )
-"""What to do where they are missing."""
+"""What to do if weights are missing."""
 
 _HERE = Path("checkpoints")
 # The world's seeds of training, validation and test are far below.
@@ -41,7 +41,7 @@ _BATCH = 16
 
 @dataclass(frozen=True)
 class Weights:
-    """What a model made of the scenes."""
+    """The objects that a model found in the scenes."""
 
     variant: str
     found: Found
@@ -74,13 +74,14 @@ class Weights:
 
 
 def find_weights(folder: Path | None) -> list[Run]:
-    """The weights of both variants; none where one is missing.
+    """Find the weights of both variants; none if one is missing.
 
     Args:
-        folder: To look in; None is ``checkpoints`` here, then those that come with slotmesh.
+        folder: Folder to search; None stands for ``checkpoints`` here, then the weights that come
+            with slotmesh.
 
     Raises:
-        ValueError: If a given folder has not both of them, or they are of another kind.
+        ValueError: If a given folder does not contain both, or they are of another kind.
     """
     shipped = weights_name("multi-dsprites", VARIANTS[0])
     places = [_HERE, *([find(shipped).parent] if shipped in names_here() else [])]
@@ -164,7 +165,7 @@ def draw_scenes(tried: list[Weights]) -> list[Mosaic]:
 
 
 def best_row(tried: list[Weights]) -> str | None:
-    """The variant with the highest FG-ARI, unless a fixed grid would reach it as well."""
+    """The variant with the highest FG-ARI, unless a fixed grid is as good."""
     if not tried:
         return None
     best = max(tried, key=lambda one: one.metrics["fg_ari"])

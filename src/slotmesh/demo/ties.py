@@ -22,14 +22,14 @@ class Tie:
 
 @dataclass(frozen=True)
 class TieResult:
-    """What each transport makes of a tie."""
+    """The results of all transports for a tie."""
 
     tie: Tie
     plans: dict[str, Tensor]
     entropies: dict[str, float]
 
     def broken(self, variant: str) -> bool:
-        """Whether the two equal slots, which come first, were told apart."""
+        """Whether the first two slots, which are equal, get different inputs."""
         plan = self.plans[variant]
         return bool((plan[0] - plan[1]).abs().max() > 0.5)
 

@@ -17,9 +17,9 @@ def fg_ari(
 ) -> Tensor:
     """Adjusted Rand index of the pixels that belong to objects.
 
-    1 if slots and objects partition the foreground alike, about 0 for a random partition.
+    1 if slots and objects partition the foreground in the same way, about 0 for a random partition.
     Background pixels do not count, so it does not matter how slots divide the background. An image
-    with one object scores 1 if one slot holds it, and 0 if several do.
+    with one object scores 1 if a single slot holds it, and 0 if several do.
 
     Args:
         predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
@@ -45,9 +45,9 @@ def fg_ari(
 
 
 def ari(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tensor:
-    """Adjusted Rand index of all pixels, the background as one more object.
+    """Adjusted Rand index of all pixels, with the background as an additional object.
 
-    Unlike :func:`fg_ari` it falls where the background is split over several slots.
+    Unlike :func:`fg_ari`, it is lower if the background is split over several slots.
 
     Args:
         predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
@@ -96,7 +96,7 @@ class ForegroundARI(MeanOverImages):
     Args:
         n_slots: Number of slots.
         n_objects: Largest number of objects in an image.
-        empty: The value of an image without foreground; NaN leaves it out, the authors' code has
+        empty: The value of an image without foreground; NaN leaves it out. The authors' code uses
             1.0.
         **kwargs: Arguments of :class:`torchmetrics.Metric`.
 

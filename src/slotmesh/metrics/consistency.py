@@ -18,7 +18,7 @@ def temporal_consistency(
     n_slots: int,
     zero_overlap: bool = False,
 ) -> Tensor:
-    """Share of objects that the same slot holds in two consecutive frames.
+    """Share of objects that stay in the same slot in two consecutive frames.
 
     Objects are matched with slots in each frame separately, as for
     :func:`~slotmesh.metrics.fg_miou`. Objects count if they are visible in both frames; for longer
@@ -34,9 +34,9 @@ def temporal_consistency(
         present: ``(..., T, n_objects)``, True where an object is in view. Objects without a pixel
             in a frame do not count there.
         n_slots: Number of slots.
-        zero_overlap: Whether a slot holds an object that it was matched with but shares no pixel
-            with, as in the authors' code. Which of the free slots such an object gets is up to the
-            solver, and then affects the result.
+        zero_overlap: Whether an object counts as held by a slot that it is matched with, but shares
+            no pixel with, as in the authors' code. The solver's choice among the free slots then
+            affects the result.
 
     Returns:
         float64 ``(...)``, NaN if no object is visible in two consecutive frames.

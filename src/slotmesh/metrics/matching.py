@@ -30,8 +30,8 @@ def match_objects(
 ) -> Matching:
     """Match objects with slots one to one, maximising the sum of intersections over unions.
 
-    An object may be matched with a slot that it shares no pixel with: its overlap is 0, and which
-    of the free slots it gets is arbitrary. With more objects than slots, some get none.
+    An object may be matched with a slot with which it shares no pixel: its overlap is then 0, and
+    the choice among the free slots is arbitrary. With more objects than slots, some get none.
 
     Args:
         predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).

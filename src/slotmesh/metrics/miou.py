@@ -41,8 +41,8 @@ def fg_miou(
 ) -> Tensor | tuple[Tensor, Matching]:
     """Mean intersection over union of objects and the slots matched with them.
 
-    Slots and objects are matched one to one so that the mean is greatest. All pixels of a slot
-    count, including those on the background. An object without a slot counts as 0.
+    Slots and objects are matched one to one so that the mean is maximal. All pixels of a slot
+    count, including those in the background. An object without a slot counts as 0.
 
     Args:
         predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).

@@ -12,10 +12,10 @@ from slotmesh.ops import checks
 
 
 def mbo(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tensor:
-    """Mean best overlap: each object takes the slot that overlaps it most, mean over objects.
+    """Mean best overlap: the overlap of each object with its best slot, averaged over objects.
 
-    Unlike in :func:`fg_miou`, several objects may take the same slot. With a mask of instances this
-    is mBO_i; with a mask of classes (:func:`class_mask`) it is mBO_c.
+    Unlike in :func:`fg_miou`, several objects may share a slot. With a mask of instances this is
+    mBO_i; with a mask of classes (:func:`class_mask`) it is mBO_c.
 
     Args:
         predicted: Integers ``(..., H, W)``, the slot of each pixel (argmax of the slots' masks).
@@ -43,7 +43,7 @@ def mbo(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tens
 
 
 def miou(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Tensor:
-    """Mean intersection over union with the background as one more object.
+    """Mean intersection over union, with the background as an additional object.
 
     Slots are matched one to one (Hungarian matching), as in :func:`fg_miou`.
 
@@ -63,14 +63,14 @@ def miou(predicted: Masks, truth: Masks, *, n_slots: int, n_objects: int) -> Ten
         >>> miou(torch.tensor([[2, 2, 3, 0]]), truth, n_slots=4, n_objects=1)
         tensor(0.7500, dtype=torch.float64)
     """
-    # Checked as it was given: a message about shifted labels would mislead.
+    # Checked as passed: a message about shifted labels would be misleading.
     predicted, truth = as_tensor(predicted), as_tensor(truth)
     contingency("miou", predicted, truth, n_slots=n_slots, n_objects=n_objects)
     return fg_miou(predicted, truth.long() + 1, n_slots=n_slots, n_objects=n_objects + 1)
 
 
 def class_mask(truth: Masks, classes: Masks) -> Tensor:
-    """The mask of classes behind a mask of instances.
+    """Convert a mask of instances to a mask of classes.
 
     Args:
         truth: Integers ``(..., H, W)``, 0 the background, ``i + 1`` object ``i``.

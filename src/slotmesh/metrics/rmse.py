@@ -36,7 +36,7 @@ def matched_squared_error(predicted: Tensor, target: Tensor) -> Tensor:
         )
     found, wanted = predicted.detach().double(), target.detach().double()
     cost = pairwise_cost(found, wanted, "sqeuclidean")
-    # A diverged prediction may match anything: the error below is not finite either.
+    # If a prediction has diverged, any match will do: the error is not finite anyway.
     partner = assign(torch.where(cost.isfinite(), cost, 0.0))
     matched = wanted.gather(-2, partner.unsqueeze(-1).expand_as(found))
     return (found - matched).square().mean((-2, -1))

@@ -1,4 +1,4 @@
-"""What the slots of a model do: the numbers to look at when slots do not bind to objects."""
+"""How a model uses its slots: the numbers to look at when slots do not bind to objects."""
 
 import math
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from slotmesh.metrics._contingency import Masks, as_tensor, contingency
 from slotmesh.ops import checks
 
 _NEAR = 0.05
-# Of masks in half precision, or resized.
+# Rounding of masks in half precision, or after resizing.
 _ROUNDING = 0.01
 
 
@@ -22,13 +22,13 @@ class SlotUsage(NamedTuple):
     mass: Tensor
     """float64 ``(..., m)``: mean mask of each slot, its share of the image."""
     evenness: Tensor
-    """float64 ``(...)``: entropy of the masses over that of equal ones: 0 if one slot has all,
-    1 if all have the same. With one slot it is 0."""
+    """float64 ``(...)``: entropy of the masses divided by that of equal masses: 0 if one slot has
+    everything, 1 if all have the same. With a single slot, it is 0."""
     duplicates: Tensor
     """bool ``(..., m, m)``: True where two slots are nearly the same."""
     attention_entropy: Tensor | None
     """float64 ``(..., n_iters)``: how undecided inputs are between slots after each iteration, from
-    0 (each input has its slot) to 1 (all slots alike). None without a trace."""
+    0 (each input belongs to one slot) to 1 (equally to all). None without a trace."""
     n_background: Tensor | None
     """int64 ``(...)``: slots that win at least ``least`` of the background. None without truth."""
 
@@ -67,19 +67,20 @@ def slot_usage(
     truth: Masks | None = None,
     least: float = 0.01,
 ) -> SlotUsage:
-    """Measure how many slots are used, how evenly, how decidedly, and which are duplicates.
+    """Measure how many slots are used, how evenly, how clearly they divide inputs, and duplicates.
 
     Args:
-        masks: ``(..., m, H, W)``, how much of each pixel a slot has; non-negative, 1 per pixel.
-        slots: ``(..., m, d)``. Two slots count as duplicates where their distance is below 5 % of
-            their mean norm; without ``slots``, where their masks' is.
+        masks: ``(..., m, H, W)``, the share of each slot in each pixel, from 0 to 1; they sum to 1
+            over slots.
+        slots: ``(..., m, d)``. Two slots count as duplicates if their distance is below 5 % of
+            their mean norm; without ``slots``, the same holds for their masks.
         trace: ``(..., n_iters, m, n)``, the attention of every iteration (``trace=True`` of a
             model).
         truth: Integers ``(..., H, W)``, 0 the background, for ``n_background``.
-        least: Share of the pixels from which on a slot counts as used.
+        least: Minimum share of the pixels for a slot to count as used.
 
     Raises:
-        ValueError: If shapes do not fit together or masks are not from 0 to 1.
+        ValueError: If shapes do not match, or masks are not between 0 and 1.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Whole networks, from images or sets to slots and predictions: the paper's, and on features."""
+"""Whole networks: those of the paper, and slots on frozen features."""
 
 from slotmesh.models.feature_discovery import FeatureDiscovery, FeatureOutput
 from slotmesh.models.merging import same_picture

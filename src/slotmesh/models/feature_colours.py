@@ -1,4 +1,4 @@
-"""Features as colours, to look at."""
+"""Show features as colours."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def feature_colours(
         grid: Rows and columns, whose cells are the ``n`` patches.
 
     Returns:
-        Both as uint8 ``(3, rows, columns)``; equal colours are equal components.
+        Both as uint8 ``(3, rows, columns)``; equal colours mean equal components.
 
     Example:
         >>> import torch
@@ -27,10 +27,10 @@ def feature_colours(
     """
     x, y = (values.detach().double().cpu() for values in (features, reconstruction))
     mean = x.mean(0)
-    # Of a small matrix: the directions in which patches differ most.
+    # Eigenvectors of a small matrix: the directions in which patches differ most.
     _, vectors = torch.linalg.eigh((x - mean).T @ (x - mean))
     basis = vectors[:, -3:].flip(-1)
-    # An eigenvector has no sign of its own.
+    # The sign of an eigenvector is arbitrary.
     largest = basis.gather(0, basis.abs().argmax(0, keepdim=True))
     basis = basis * torch.where(largest < 0, -1.0, 1.0)
     if basis.shape[1] < 3:

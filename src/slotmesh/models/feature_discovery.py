@@ -28,7 +28,7 @@ class FeatureOutput(NamedTuple):
     reconstruction: Tensor
     """``(batch, n, dim)``: the features of the slots, weighted by their masks."""
     features: Tensor
-    """``(batch, n, dim)``: those of the frozen model, which are reconstructed."""
+    """``(batch, n, dim)``: the features of the frozen model, which are the target."""
     masks: Tensor
     """``(batch, m, H, W)``: the share of each slot in each pixel, enlarged from those of the
     patches; sums to 1 over slots."""
@@ -47,22 +47,22 @@ class FeatureOutput(NamedTuple):
 class FeatureDiscovery(Model):
     """Discover objects in photographs, by reconstructing the features of a frozen vision model.
 
-    Features of a model that was trained on many photographs, such as DINOv2, are similar within an
-    object and differ between objects of different kinds, which colours do not. Slot attention runs
-    on the features of the patches, after a small MLP, and an MLP decodes every slot at every patch.
-    The defaults are those of DINOSAUR (Seitzer et al., 2023). The loss is the mean squared error
-    between ``reconstruction`` and ``features``.
+    Unlike colours, the features of a model trained on many photographs, such as DINOv2, are similar
+    within an object and differ between kinds of objects. Slot attention runs on the features of the
+    patches, after a small MLP, and another MLP decodes each slot at each patch. The defaults are
+    those of DINOSAUR (Seitzer et al., 2023). The loss is the mean squared error between
+    ``reconstruction`` and ``features``.
 
-    The weights of the frozen model are not saved with those of this one; its name and a hash are,
-    and loading checks them.
+    The weights of the frozen model are not saved with this one, only its name and a hash of its
+    weights, which is checked on loading.
 
     Args:
         backbone: A :class:`~slotmesh.nn.FrozenFeatures`, or its first argument: a folder, the name
             of a model, or a module.
         n_slots: Number of slots: the largest number of objects, plus one for the background.
         transport: As for :class:`~slotmesh.SlotAttention`; default ``Mesh(grad="implicit")``, or
-            ``Mesh()`` with ``implicit``, where gradients go through one iteration only.
-        n_iters: Iterations.
+            ``Mesh()`` with ``implicit``, where gradients pass through one iteration only.
+        n_iters: Number of iterations of slot attention.
         slot_dim: Size of a slot.
         mlp_dim: Width of the hidden layers in slot attention; default ``4 * slot_dim``.
         hidden: Widths of the hidden layers of the decoder.
@@ -98,7 +98,7 @@ class FeatureDiscovery(Model):
     ) -> None:
         super().__init__()
         if isinstance(backbone, dict):
-            # What config.json has of it.
+            # As described in config.json.
             backbone = FrozenFeatures.from_description(backbone)
         elif not isinstance(backbone, FrozenFeatures):
             backbone = FrozenFeatures(backbone)
@@ -128,7 +128,7 @@ class FeatureDiscovery(Model):
 
         Args:
             pretrained_model_name_or_path: A folder, or the name of a model on the Hugging Face hub.
-            kwargs: As for any model; ``backbone`` if it was a module of your own.
+            kwargs: As for any model; ``backbone``, if it is a module of your own.
 
         Raises:
             ValueError: If a file is missing, damaged or does not match, or the backbone has other
@@ -139,7 +139,7 @@ class FeatureDiscovery(Model):
         about = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         trained = about.get("backbone", {})
         found = model.encoder.out_grid
-        # Older files have no grid.
+        # Files of earlier versions do not contain the grid.
         rows, columns = trained.get("out_grid", found)
         if (rows, columns) != found:
             raise BackboneError(
@@ -165,8 +165,8 @@ class FeatureDiscovery(Model):
 
         Args:
             image: ``(batch, 3, H, W)``: uint8, or floats from 0 to 1.
-            features: ``(batch, n, dim)``: those of the image, if they are known already; it is not
-                looked at then.
+            features: ``(batch, n, dim)``: the features of the image, if you have computed them
+                already; ``image`` is then ignored.
             slots: Initial slots ``(batch, m, slot_dim)``; default from ``init``.
             n_slots: Number of slots in this call.
             generator: Random generator for initial slots and MESH's noise.
@@ -174,8 +174,8 @@ class FeatureDiscovery(Model):
                 the default is 0, and an element gives the same result alone and in any batch; in
                 training mode, the default is new noise in every call.
             trace: Also return the attention of every iteration.
-            enlarge: Enlarge masks to the size of the image; otherwise ``masks`` are those of the
-                patches, which is all that a loss needs.
+            enlarge: Whether to enlarge masks to the size of the image; otherwise, ``masks`` are
+                those of the patches, which is all that a loss needs.
 
         Returns:
             A :class:`FeatureOutput`.
@@ -217,10 +217,11 @@ class FeatureDiscovery(Model):
         Args:
             image: A path; a Pillow image; a tensor ``(3, H, W)``, or an array ``(H, W, 3)`` or
                 ``(H, W)``, of uint8 or of floats from 0 to 1.
-            seed: The same seed, the same result.
-            square: How it becomes as large as the model's images: ``"squeeze"`` all of it, or
-                ``"crop"`` the middle square.
-            n_slots: Number of slots; default that of training.
+            seed: Seed of the initial slots and of MESH's noise; the same seed gives the same
+                result.
+            square: How to fit the image to the size of the model: ``"squeeze"`` the whole image, or
+                ``"crop"`` its central square.
+            n_slots: Number of slots; default: as in training.
 
         Returns:
             A :class:`~slotmesh.models.Segmentation`, on the CPU. Its ``reconstruction`` shows three

@@ -1,4 +1,4 @@
-"""Slots that show the same thing, and segmentations without them."""
+"""Find slots that show the same thing, and merge them."""
 
 import math
 
@@ -10,9 +10,10 @@ def same_picture(rgb: Tensor, masks: Tensor, tolerance: float) -> Tensor:
     """Group slots whose pictures are the same, as when several share a background.
 
     Two slots belong together if the picture of each could replace that of the other: the root mean
-    square of their difference, over the pixels of the one and over those of the other, is at most
-    ``tolerance`` on a scale from 0 to 1. So do slots that a chain of others connects. Where they
-    are in the image does not matter: objects of the same colour are grouped, too.
+    square of their difference is at most ``tolerance``, on a scale from 0 to 1, both over the
+    pixels of the one and over those of the other. Slots that are connected by a chain of such pairs
+    belong together as well. Where they are in the image does not matter: objects of the same colour
+    are also grouped.
 
     Args:
         rgb: Decoded pictures ``(..., m, 3, H, W)``, from -1 to 1.

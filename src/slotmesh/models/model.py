@@ -1,4 +1,4 @@
-"""What all models share: their base class, their defaults, and images as they take them."""
+"""What all models share: the base class, defaults, and the checks of images."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from slotmesh.nn.part import Part
 from slotmesh.nn.pretrained import Pretrained
 from slotmesh.ops import checks
 
-# For rounding errors of an image that was resized or stored in half precision.
+# Allows for rounding in an image that was resized or stored in half precision.
 _TOLERANCE = 1e-2
 
 
@@ -32,8 +32,8 @@ class Model(
     def source_of_noise(self, generator: torch.Generator | None, seed: int | None) -> Any:
         """The given generator, or one with the given seed; with 0 in evaluation mode.
 
-        In evaluation mode, one with a seed draws the same for each batch element, whose result
-        then does not depend on the others.
+        In evaluation mode, a seed draws the same numbers for each batch element, so that its result
+        does not depend on the others.
 
         Raises:
             ValueError: If both are given, or one of them is something else.
@@ -82,14 +82,14 @@ class Model(
 
 
 def default_init(init: SlotInitializer | None, implicit: bool) -> SlotInitializer:
-    """The given one, or a Gaussian: fixed if implicit, where slots do not depend on their start."""
+    """The given initialiser, or a Gaussian; with ``implicit``, a fixed one suffices."""
     if init is not None:
         return init
     return FixedGaussian() if implicit else LearnedGaussian()
 
 
 def discovery_transport(transport: SlotTransport | None, implicit: bool) -> SlotTransport:
-    """The given one, or MESH, whose implicit gradient trains better through several iterations."""
+    """The given transport, or MESH with the gradient that is stable over several iterations."""
     if transport is not None:
         return transport
     return Mesh() if implicit else Mesh(grad="implicit")

@@ -144,12 +144,14 @@ class ObjectDiscovery(Model):
         Args:
             image: A path; a Pillow image; a tensor ``(3, H, W)``, or an array ``(H, W, 3)`` or
                 ``(H, W)``, of uint8 or of floats from 0 to 1.
-            seed: The same seed, the same result.
-            square: How it becomes as large as the model's images: ``"squeeze"`` all of it, or
-                ``"crop"`` the middle square.
-            n_slots: Number of slots; default that of training.
-            merge: Merge slots whose pictures differ by at most this, from 0 to 1, so that a
-                background is one segment (:func:`~slotmesh.models.same_picture`). Default: none.
+            seed: Seed of the initial slots and of MESH's noise; the same seed gives the same
+                result.
+            square: How to fit the image to the size of the model: ``"squeeze"`` the whole image, or
+                ``"crop"`` its central square.
+            n_slots: Number of slots; default: as in training.
+            merge: Merge slots whose pictures differ by at most this, from 0 to 1, so that the
+                background becomes one segment (see :func:`~slotmesh.models.same_picture`). By
+                default, no slots are merged.
 
         Returns:
             A :class:`~slotmesh.models.Segmentation`, on the CPU.

@@ -37,12 +37,12 @@ class PropertyPredictor(Model):
     Args:
         n_slots: Number of slots: the largest number of objects in an image.
         transport: As for :class:`~slotmesh.SlotAttention`; default :class:`~slotmesh.nn.Mesh`.
-        n_iters: Iterations.
+        n_iters: Number of iterations of slot attention.
         resolution: Height and width of the image.
         channels: Channels of the encoder.
         slot_dim: Size of a slot.
         mlp_dim: Width of the hidden layers in slot attention.
-        n_properties: Numbers to predict per slot.
+        n_properties: How many numbers to predict per slot.
         init: Initial slots; default :class:`~slotmesh.nn.FixedGaussian` with ``implicit``,
             :class:`~slotmesh.nn.LearnedGaussian` without.
         implicit: Differentiate slots implicitly, as in the paper's main table.

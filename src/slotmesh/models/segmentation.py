@@ -63,7 +63,7 @@ class Segmentation:
     def picture(self) -> Image.Image:
         """The image, the overlay, and the image multiplied by each mask; one row per frame.
 
-        Masks are scaled so that their brightest pixel is fully visible, unless it is below 1 / m.
+        Masks are scaled so that their brightest pixel is fully visible, by a factor of at most m.
         """
         rows: list[Image.Image] = []
         masks = self.masks if self.masks.ndim == 4 else self.masks[None]
@@ -155,14 +155,14 @@ def segment_video(
     )
     if merge is None:
         return found
-    # A slot is one thing in all frames: they count as one tall picture.
+    # A slot stands for one thing in all frames, so they are treated as one tall picture.
     rgb = out.rgb[0].movedim(0, -3).flatten(-3, -2)
     masks = out.masks[0].movedim(0, -3).flatten(-3, -2)
     return _merged(found, out.masks[0], same_picture(rgb, masks, merge))
 
 
 def _merged(found: Segmentation, masks: Tensor, group: Tensor) -> Segmentation:
-    """A segmentation with one slot per group: masks and attention add up, the largest stands."""
+    """A segmentation with one slot per group: the largest one, with the group's total mask."""
     mass = masks.mean((-2, -1))
     mass = mass if mass.ndim == 1 else mass.mean(0)
     leads = [
@@ -178,13 +178,13 @@ def _merged(found: Segmentation, masks: Tensor, group: Tensor) -> Segmentation:
 
 
 def visible(masks: Tensor) -> Tensor:
-    """Scale masks ``(m, H, W)`` to a maximum of 1, but do not brighten one below 1 / m fully."""
+    """Scale masks ``(m, H, W)`` to a maximum of 1, by a factor of at most m."""
     values = masks.detach().float()
     return values / values.amax((-2, -1), keepdim=True).clamp(min=1 / len(values))
 
 
 def read_image(op: str, image: object) -> Tensor:
-    """An image of any kind as uint8 ``(3, H, W)``.
+    """Convert an image of any kind to uint8 ``(3, H, W)``.
 
     Args:
         op: Name of the caller, for error messages.
@@ -192,7 +192,7 @@ def read_image(op: str, image: object) -> Tensor:
             ``(H, W)``, of uint8 or of floats from 0 to 1.
 
     Raises:
-        ValueError: If it is something else; says what.
+        ValueError: If it is anything else.
     """
     if isinstance(image, str | Path):
         return _first(photos.load_photo(Path(image)))
@@ -250,7 +250,7 @@ def _run(model: Any, image: Tensor, seed: int, n_slots: int | None) -> Any:
         place = next(model.parameters()).device
         out = model(image.to(place), seed=seed, n_slots=n_slots)
     finally:
-        # A part that the caller froze in evaluation mode stays there.
+        # Submodules that the caller put in evaluation mode stay in it.
         for part, training in modes:
             part.training = training
     parts = ("reconstruction", "rgb", "masks", "slots", "attention")
@@ -261,7 +261,7 @@ def _run(model: Any, image: Tensor, seed: int, n_slots: int | None) -> Any:
 
 
 def _squared(frames: Tensor, model: Any, square: Square) -> tuple[Tensor, Tensor]:
-    """Frames ``(T, 3, H, W)`` as they are shown, and as the model takes them."""
+    """Frames ``(T, 3, H, W)`` as they are shown, and as the model gets them."""
     if square not in ("crop", "squeeze"):
         raise ValueError(f"segment: square is {square!r}, expected 'crop' or 'squeeze'.")
     height, width = frames.shape[-2:]
@@ -284,7 +284,7 @@ def _enlarged(masks: Tensor, frames: Tensor) -> Tensor:
 
 
 def _shrunk(planes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Planes ``(k, H, W)`` at most as large as a picture of this width and height."""
+    """Shrink planes ``(k, H, W)`` to at most this width and height."""
     if planes.shape[-1] <= size[0]:
         return planes
     return F.interpolate(planes[None], size=size[::-1], mode="bilinear", antialias=True)[0]
@@ -296,7 +296,7 @@ def _first(pixels: Any) -> Tensor:
 
 
 def _shown(out: Any, grid: tuple[int, int]) -> Tensor:
-    """The reconstruction of one image, or what a picture can show of its features."""
+    """The reconstruction of one image; for features, a picture of their principal components."""
     if out.reconstruction.ndim == 4:
         return to_bytes(out.reconstruction[0])
     return feature_colours(out.features[0], out.reconstruction[0], grid)[1]

@@ -28,18 +28,17 @@ class SetCopier(Model):
     Args:
         dim: Size of an input, and of a slot unless ``slot_dim`` is given.
         n_slots: Number of slots, which is the number of vectors to find.
-        transport: As for :class:`~slotmesh.SlotAttention`, like the rest; default
-            :class:`~slotmesh.nn.Mesh`.
-        n_iters: Iterations.
+        transport: As for :class:`~slotmesh.SlotAttention`; default :class:`~slotmesh.nn.Mesh`.
+        n_iters: Number of iterations of slot attention.
         mlp_dim: Width of the hidden layers.
         init: Initial slots; default :class:`~slotmesh.nn.FixedGaussian`.
         implicit: Differentiate slots implicitly, as the paper does here.
         extra_step: Make the differentiated iteration an additional one after ``n_iters``.
         raw_values: Compute values from the vectors without normalising them.
-        rescale: Divide each set by its root mean square (over ``n_slots`` vectors, as the rest is
-            zero), and multiply the prediction by it.
+        rescale: Divide each set by its root mean square (over ``n_slots`` vectors, since the others
+            are zero), and multiply the prediction by it.
         head: Predict with a linear layer on the slots.
-        slot_dim: Size of a slot; needs a head if it is not ``dim``.
+        slot_dim: Size of a slot; a size other than ``dim`` needs ``head=True``.
 
     Example:
         >>> from slotmesh.models import SetCopier

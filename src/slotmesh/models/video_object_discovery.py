@@ -55,7 +55,7 @@ class VideoObjectDiscovery(Model):
         n_slots: Number of slots.
         transport: As for :class:`~slotmesh.SlotAttention`; default ``Mesh(grad="implicit")``, or
             ``Mesh()`` with ``implicit``, where gradients go through one iteration only.
-        n_iters: Iterations per frame.
+        n_iters: Number of iterations of slot attention per frame.
         resolution: Height and width of the video.
         channels: Channels of encoder and decoder.
         slot_dim: Size of a slot.
@@ -65,8 +65,9 @@ class VideoObjectDiscovery(Model):
             ``implicit``.
         implicit: Differentiate slots implicitly. Gradients then do not flow between frames, and a
             :class:`~slotmesh.nn.LearnedNoise` learns from its KL term only.
-        transition: From frame to frame: :class:`~slotmesh.nn.Transition` (the default, nothing
-            added), :class:`~slotmesh.nn.FixedNoise` or :class:`~slotmesh.nn.LearnedNoise`.
+        transition: How slots pass from frame to frame: :class:`~slotmesh.nn.Transition` (the
+            default, which leaves them unchanged), :class:`~slotmesh.nn.FixedNoise` or
+            :class:`~slotmesh.nn.LearnedNoise`.
 
     Example:
         >>> import torch
@@ -167,17 +168,20 @@ class VideoObjectDiscovery(Model):
         """Segment the frames of one video of any size, and show them in a notebook.
 
         Args:
-            video: A list of frames, each as :meth:`ObjectDiscovery.segment` takes an image; or a
-                tensor ``(T, 3, H, W)``, or an array ``(T, H, W, 3)``.
-            seed: The same seed, the same result.
-            square: How frames become as large as the model's: ``"squeeze"`` all of them, or
-                ``"crop"`` the middle square.
-            n_slots: Number of slots; default that of training.
-            merge: Merge slots whose pictures differ by at most this, from 0 to 1, so that a
-                background is one segment (:func:`~slotmesh.models.same_picture`). Default: none.
+            video: A list of frames, each in any form that :meth:`ObjectDiscovery.segment` accepts;
+                or a tensor ``(T, 3, H, W)``, or an array ``(T, H, W, 3)``.
+            seed: Seed of the initial slots and of MESH's noise; the same seed gives the same
+                result.
+            square: How to fit frames to the size of the model: ``"squeeze"`` the whole frame, or
+                ``"crop"`` its central square.
+            n_slots: Number of slots; default: as in training.
+            merge: Merge slots whose pictures differ by at most this, from 0 to 1, so that the
+                background becomes one segment (see :func:`~slotmesh.models.same_picture`). By
+                default, no slots are merged.
 
         Returns:
-            A :class:`~slotmesh.models.Segmentation` with frames in front, on the CPU.
+            A :class:`~slotmesh.models.Segmentation` on the CPU, whose tensors have a leading
+            dimension of frames.
 
         Example:
             >>> import torch
@@ -190,7 +194,7 @@ class VideoObjectDiscovery(Model):
 
 
 def _join(frames: list[SlotAttentionOutput]) -> SlotAttentionOutput:
-    """Stack the results ``(batch, ...)`` of the frames into ``(batch, T, ...)``."""
+    """Stack the results ``(batch, ...)`` of all frames to ``(batch, T, ...)``."""
     traces = [f.trace for f in frames if f.trace is not None]
     return SlotAttentionOutput(
         slots=torch.stack([f.slots for f in frames], 1),

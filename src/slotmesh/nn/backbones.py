@@ -1,4 +1,4 @@
-"""Pretrained vision models by name or folder: of transformers or timm, as safetensors only."""
+"""Load pretrained vision models of transformers or timm by name or folder, as safetensors only."""
 
 import importlib.util
 import inspect
@@ -78,7 +78,7 @@ def load_backbone(name: str | Path) -> Backbone:
 
 
 def wrap_module(module: nn.Module) -> Backbone:
-    """A module of the caller's; one with class tokens has a ``patch_size``, as in timm."""
+    """Wrap a module of the caller; one with class tokens has a ``patch_size``, as in timm."""
     places = (module, getattr(module, "patch_embed", None), getattr(module, "config", None))
     sizes = [_pair(getattr(place, "patch_size", None)) for place in places]
     size = next((one for one in sizes if one is not None), None)
@@ -107,7 +107,7 @@ def _fetched(name: str) -> Path:
     known = name if "/" in name else _name_on_hub(name)
     try:
         return Path(snapshot_download(known, allow_patterns=list(_FILES)))
-    except Exception as error:  # Of httpx, of the hub, of the system.
+    except Exception as error:  # raised by httpx, the hub or the system
         said = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise BackboneError(
             f"{name} is not a local folder, and fetching {known} from the Hugging Face hub failed "
@@ -155,7 +155,7 @@ def _from_transformers(folder: Path, config: dict[str, Any]) -> Backbone:
         except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, TypeError) as error:
             said = str(error).strip().partition("\n")[0]
             raise BackboneError(f"{folder} cannot be loaded by transformers: {said}") from error
-    # Of a model of images and text, the part for images.
+    # For a model of images and text, use the part for images.
     model = getattr(model, "vision_model", model)
     if getattr(model, "main_input_name", "") != "pixel_values":
         raise BackboneError(
@@ -195,7 +195,7 @@ def _call_resizing(model: Any, pixels: Tensor) -> Any:
 
 
 def _size_of(about: dict[str, Any]) -> tuple[int, int] | None:
-    """What remains of an image after it was resized and cropped."""
+    """The size of an image after resizing and cropping."""
     for name, used in (("crop_size", "do_center_crop"), ("size", "do_resize")):
         value: Any = about.get(name)
         if value is None or not about.get(used, True):

@@ -38,7 +38,7 @@ class PositionEmbedding(nn.Module):
         _keep_fields(self, self.fields())
 
     def fields(self) -> dict[str, Tensor]:
-        """What the resolution determines: the four ramps ``(H, W, 4)``."""
+        """Tensors that depend on the resolution only: the four ramps ``(H, W, 4)``."""
         y, x = _ramps(self.resolution, self.project.weight)
         y, x = torch.meshgrid(y, x, indexing="ij")
         return {"ramps": torch.stack((x, 1 - x, y, 1 - y), -1)}
@@ -255,7 +255,7 @@ class SpatialBroadcastDecoder(nn.Module):
         _keep_fields(self, self.fields())
 
     def fields(self) -> dict[str, Tensor]:
-        """What the taps over each row and column see of a slot, and of parts of the embedding."""
+        """Tensors that depend on the resolution only: what each tap sees of its input."""
         y, x = _ramps(self.resolution, self.first.weight)
         tall, wide = torch.ones_like(y), torch.ones_like(x)
         seen = {
@@ -311,10 +311,10 @@ class SpatialBroadcastDecoder(nn.Module):
 
 
 def _keep_fields(module: nn.Module, fields: dict[str, Tensor]) -> None:
-    """Register what the sizes of a module determine as buffers that are not saved.
+    """Register tensors that depend on a module's sizes only as buffers that are not saved.
 
-    They are computed again after a state is loaded: a module that was made on the meta device has
-    none until then.
+    They are recomputed after loading a state, since a module created on the meta device has no
+    values until then.
     """
     for name, value in fields.items():
         module.register_buffer(name, value, persistent=False)
@@ -334,8 +334,8 @@ def _renew_fields(module: Any, incompatible_keys: object) -> None:
 def _ramps(resolution: tuple[int, int], weight: Tensor) -> tuple[Tensor, Tensor]:
     """From 0 to 1 over rows and columns, on the device of a layer.
 
-    With ``torch.device("meta")`` as a context, layers are made there in any case, but not the
-    result of ``torch.linspace`` if another library replaced that function for a while.
+    Inside ``torch.device("meta")``, layers are always created on that device, but the result of
+    ``torch.linspace`` is not if another library has temporarily replaced that function.
     """
     height, width = resolution
     device = weight.device

@@ -22,14 +22,16 @@ class DecodedFeatures(NamedTuple):
 
 
 class FeatureDecoder(nn.Module):
-    """Decodes every slot at every patch by the same MLP, from the slot plus a learned position.
+    """Decodes each slot at each patch with an MLP, from the slot plus a learned position.
 
-    The MLP gives a feature and a logit. A softmax of the logits over slots makes the masks, which
-    weight the features. It is the MLP decoder of DINOSAUR (Seitzer et al., 2023).
+    The MLP returns a feature and a logit. The softmax of the logits over slots gives the masks,
+    with which the features of the slots are weighted and summed. This is the MLP decoder of
+    DINOSAUR (Seitzer et al., 2023).
 
-    The first layer is linear in slot plus position and the last in what the masks mix. Both are
-    computed before slots and patches are combined and after they are, which is the same up to
-    rounding, and the hidden layers between are all that is computed for every pair.
+    Because the first and the last layer are linear, the first is applied to slots and positions
+    separately, and the last after the masks have mixed the slots. The result is the same up to
+    rounding, and only the hidden layers in between, and the logits, are computed for every pair of
+    slot and patch.
 
     Args:
         slot_dim: Size of a slot.
@@ -87,6 +89,6 @@ class FeatureDecoder(nn.Module):
             shares = torch.softmax(logits.to(compute_dtype(logits)), -2)
         # Slots are mixed patch by patch: (..., n, 1, m) @ (..., n, m, hidden).
         mixed = (shares.to(hidden.dtype).mT.unsqueeze(-2) @ hidden.transpose(-3, -2)).squeeze(-2)
-        # Autocast would leave them in half precision.
+        # Autocast would leave the features in half precision.
         features = self.to_feature(mixed).to(slots.dtype)
         return DecodedFeatures(features, shares.unflatten(-1, self.grid))

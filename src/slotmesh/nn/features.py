@@ -1,4 +1,4 @@
-"""Features of a pretrained vision model that is not trained any further."""
+"""Features of a pretrained vision model whose weights stay fixed."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -18,38 +18,39 @@ _TOLERANCE = 1e-2
 
 
 class FrozenFeatures(nn.Module):
-    """The patch features of a pretrained vision model, for slots that reconstruct them.
+    """Patch features of a pretrained vision model, for slots that reconstruct them.
 
-    The model is frozen: in evaluation mode whatever is called, without gradients, and its weights
-    are neither parameters of this module nor part of its state. An optimiser does not see them,
-    and a checkpoint holds only ``fingerprint``, a hash of them which is compared when it is loaded.
+    The model is frozen: it stays in evaluation mode and gets no gradients. Its weights are neither
+    parameters of this module nor part of its state, so an optimiser does not see them, and a
+    checkpoint holds only ``fingerprint``, a hash of the weights that is compared on loading.
 
     Features are the model's last hidden state, after its final normalisation, without the class
     and register tokens.
 
     Args:
-        backbone: The folder of a model of transformers or timm; its name, such as
+        backbone: The folder of a transformers or timm model; the name of one, such as
             ``"facebook/dinov2-small"`` on the Hugging Face hub or ``"vit_small_patch14_dinov2"`` in
-            timm, which is fetched if it is not in the hub's cache; or any module that maps images
-            ``(batch, 3, H, W)`` to tokens ``(batch, n, dim)`` or to a grid ``(batch, dim, rows,
-            columns)``, which is frozen in place. Weights are read as safetensors, never as a
+            timm, which is downloaded unless it is in the hub's cache; or any module that maps
+            images ``(batch, 3, H, W)`` to tokens ``(batch, n, dim)`` or to a grid ``(batch, dim,
+            rows, columns)``, which is frozen in place. Weights are read as safetensors, never as a
             pickle.
-        resolution: Height and width of the images, multiples of the patch size; default what the
-            model was trained with. Required for a module.
-        mean: Of each colour, from 0 to 1, subtracted first; default from the model's own settings,
-            0 for a module.
-        std: What is divided by then; default likewise, 1 for a module.
+        resolution: Height and width of the images, multiples of the patch size. Default: the size
+            that the model was trained with. Required for a module.
+        mean: Mean of each colour, subtracted from pixels between 0 and 1. Default: that of the
+            model's configuration; 0 for a module.
+        std: Standard deviation of each colour, by which the result is divided. Default: that of the
+            model's configuration; 1 for a module.
 
     Attributes:
         out_dim: Size of a feature.
         out_grid: Rows and columns of the patches.
         resolution: Height and width of the images.
-        name: Of the backbone, as it was given; a module's is that of its class.
-        fingerprint: SHA-256 of its weights and normalisation, uint8 ``(32,)``.
+        name: Name of the backbone as you passed it; for a module, the name of its class.
+        fingerprint: SHA-256 of the weights and the normalisation, uint8 ``(32,)``.
 
     Raises:
-        BackboneError: A ValueError, if there is no such model, it has no patch grid, or what it
-            needs is not installed.
+        BackboneError: If the model does not exist, has no patch grid, or needs a package that is
+            not installed. A subclass of ValueError.
 
     Example:
         >>> import torch
@@ -83,7 +84,7 @@ class FrozenFeatures(nn.Module):
         self.is_named = not isinstance(backbone, nn.Module)
         """Whether the backbone can be loaded again by its name."""
         made.model.eval().requires_grad_(False)
-        # Outside of what torch registers: no optimiser, checkpoint or export may hold it.
+        # Not registered with torch: no optimiser, checkpoint or export may hold it.
         self.__dict__["_backbone"] = made
         size: Any = checks.plain(resolution)
         size = (size, size) if isinstance(size, int) else size
@@ -136,7 +137,7 @@ class FrozenFeatures(nn.Module):
         """
         pixels = self._prepared(image)
         if self.backbone.training:
-            # A module of the caller's may be part of another one, which was set to training mode.
+            # The caller's module may be part of another one, which was set to training mode.
             self.backbone.eval()
         with torch.no_grad():
             return self._features(pixels)[0]
@@ -156,10 +157,10 @@ class FrozenFeatures(nn.Module):
 
     @classmethod
     def from_description(cls, about: dict[str, Any]) -> "FrozenFeatures":
-        """Load what :meth:`describe` described, and check that it is the same.
+        """Load the features that :meth:`describe` described, and check the hash of their weights.
 
         Raises:
-            BackboneError: If it is not there, or has other weights.
+            BackboneError: If the backbone is missing, or has other weights.
         """
         if not about.get("is_named"):
             raise BackboneError(
@@ -276,14 +277,14 @@ class FrozenFeatures(nn.Module):
             raise other_backbone(self.name, self.hash, _hex(saved))
 
     def extra_repr(self) -> str:
-        """The backbone and what comes out."""
+        """Name and sizes of the backbone."""
         return f"{self.name!r}, resolution={self.resolution}, out_grid={self.out_grid}, " + (
             f"out_dim={self.out_dim}"
         )
 
 
 def other_backbone(name: str, found: str, expected: str) -> BackboneError:
-    """What to say if a model was trained on features of other weights."""
+    """The error for a model that was trained on features of other weights."""
     return BackboneError(
         f"the backbone {name} has other weights (or another normalisation) than the one that this "
         f"model was trained with: its hash is {found[:12]}, expected {expected[:12]}. Use the "

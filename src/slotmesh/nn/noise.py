@@ -187,10 +187,10 @@ def gaussian(like: Tensor, source: "torch.Generator | Drawing | Drawn | Seeded |
 
 
 class Drawn:
-    """Hands out numbers drawn earlier, in the same order, as compiled and captured code needs them.
+    """Returns numbers drawn earlier, in the same order, for compiled and captured code.
 
     Args:
-        values: Tensors of the shapes that will be asked for.
+        values: Tensors of the shapes that will be requested.
     """
 
     def __init__(self, values: list[Tensor]) -> None:
@@ -205,7 +205,7 @@ class Drawn:
 
 
 class Drawing:
-    """Draws, and records the shapes that were asked for.
+    """Draws numbers, and records the requested shapes.
 
     Args:
         generator: Source of the numbers.
@@ -278,9 +278,9 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 class ForEachGenerator(torch.Generator):
-    """Draws for one batch element, and gives every other the same numbers.
+    """Draws for one batch element, and gives all others the same numbers.
 
-    What a batch element gets then depends on the seed alone, not on its place in a batch.
+    The numbers of a batch element then depend only on the seed, not on its place in the batch.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Parts: modules that a user chooses and whose sizes come from the module that owns them.
+"""Parts: modules that a user passes to another module, which determines their sizes.
 
 In ``SlotAttention(64, 64, 7, transport=Mesh(n_steps=4))``, ``Mesh`` does not have to repeat the
 sizes. A part keeps its settings, can be written to JSON and read back, and makes its parameters

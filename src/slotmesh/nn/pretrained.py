@@ -24,7 +24,7 @@ tags:
 - optimal-transport
 ---
 """
-"""What a page about weights begins with."""
+"""Metadata at the top of a model card."""
 
 _HUB = ("revision", "cache_dir", "force_download", "local_files_only", "token")
 _LOADING = ("map_location", "strict", *_HUB)
@@ -38,7 +38,7 @@ class Pretrained(PyTorchModelHubMixin):
         coders: dict[Any, Any] = (
             kwargs.get("coders") or getattr(cls, "_hub_mixin_coders", None) or {}
         )
-        # It leaves out what is not JSON, such as a number of NumPy.
+        # It omits values that are not JSON, such as NumPy numbers.
         kwargs["coders"] = {**coders, np.generic: (np.generic.item, _as_it_is)}
         super().__init_subclass__(**kwargs)  # pyright: ignore[reportUnknownMemberType]
         # The mixin's __new__(*args, **kwargs) would hide the arguments from help().
@@ -46,7 +46,7 @@ class Pretrained(PyTorchModelHubMixin):
         cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        """What ``save_pretrained`` writes beside weights: what they are, and how to load them."""
+        """Return the README for ``save_pretrained``: what the weights are, and how to load them."""
         kind = type(self)
         name, room = kind.__name__, ".".join(kind.__module__.split(".")[:2])
         return ModelCard(
@@ -115,7 +115,7 @@ class Pretrained(PyTorchModelHubMixin):
         self._noted = self.live_settings()
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        # Only what has changed: a subclass may have an argument of the same name for another thing.
+        # Only values that changed: a subclass may use the same argument name for something else.
         config: Any = self._hub_mixin_config  # pyright: ignore
         noted: dict[str, Any] = getattr(self, "_noted", {})
         self._noted = self.live_settings()
@@ -196,4 +196,4 @@ def _load_what_fits(model: nn.Module, file: str, device: str) -> None:
 
 
 class _WeightsError(ValueError):
-    """The weights do not match, which may not be the fault of config.json."""
+    """The weights do not match, for which config.json may not be to blame."""

@@ -147,7 +147,7 @@ class SlotAttention(
         Args:
             inputs: ``(..., n, input_dim)``.
             slots: Initial slots ``(..., m, slot_dim)``, such as those of the previous frame;
-                default: made by ``init``.
+                default: those of ``init``.
             n_slots: Number of slots in this call.
             input_mask: ``(..., n)``, True where an input is real.
             slot_mask: ``(..., m)``, True where a slot is real; the others are returned unchanged.
@@ -348,5 +348,5 @@ def _gru(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
     theirs = F.linear(h, cell.weight_hh, cell.bias_hh)
     (r, z, n), (r_h, z_h, n_h) = mine.chunk(3, -1), theirs.chunk(3, -1)
     new = torch.tanh(n + torch.sigmoid(r + r_h) * n_h)
-    # As the cell does under autocast: all in one precision.
+    # Like the cell under autocast: everything in one precision.
     return new + torch.sigmoid(z + z_h) * (h.to(new.dtype) - new)

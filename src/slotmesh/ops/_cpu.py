@@ -30,7 +30,7 @@ from slotmesh.ops.problem import (
 # take less time for more.
 MOST_SLOTS = 512
 # Scalings are relative to the potentials that a Sinkhorn starts from. If they leave their range, C
-# tries again with this many iterations at a time, each from the potentials that the last led to.
+# tries again with this many iterations at a time, each time from the latest potentials.
 PIECE = 20
 
 

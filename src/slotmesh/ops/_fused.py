@@ -49,11 +49,11 @@ Backend = Literal["auto", "torch", "triton", "cpu"]
 BACKENDS: tuple[Backend, ...] = ("auto", "torch", "triton", "cpu")
 
 MOST_SLOTS, MOST_INPUTS = 1024, 65_536
-# Of the kernels of the implicit gradient, whose programs hold a matrix of all pairs of slots.
+# Most slots for the kernels of the implicit gradient, whose programs hold a matrix of all pairs.
 MOST_PAIRED = 64
-# Per batch element, over slots and iterations: the kernels use 32-bit offsets inside it.
+# Most numbers that are recorded per batch element, in which the kernels use 32-bit offsets.
 MOST_RECORDED = 2**31 - 1
-# Numbers of a program with several small matrices.
+# Most numbers in a program with several small matrices.
 SMALL = 128
 HALF_OR_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -1,4 +1,4 @@
-"""What goes into the kernels of ``sinkhorn`` and ``mesh``, and what comes out."""
+"""Arguments and results of the kernels of ``sinkhorn`` and ``mesh``."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class Operands(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What the forward kernel fills."""
+    """Results of the forward kernel."""
 
     plan: Tensor  # (B, m, n), in the dtype of the cost
     u: Tensor  # (B, m)
@@ -41,7 +41,7 @@ SHOWN = 8
 
 
 class Past(NamedTuple):
-    """What the forward kernel leaves for the backward kernel."""
+    """Values that the forward kernel saves for the backward kernel."""
 
     trace: Tensor
     history: Tensor | None  # None unless the gradient goes through all steps
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What the backward kernel fills; None where not wanted."""
+    """Results of the backward kernel; None where not wanted."""
 
     cost: Tensor
     a: Tensor | None

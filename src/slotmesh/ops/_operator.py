@@ -151,7 +151,7 @@ def _with_batch(info: Any, in_dims: tuple[Any, ...], args: tuple[Any, ...], at: 
 
 
 def _of_each(results: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    """Where results have that dimension: None for what stands for nothing."""
+    """Where results have that dimension; None for empty placeholders."""
     return tuple(None if x.shape == (0,) else 0 for x in results)
 
 

@@ -34,11 +34,11 @@ class Framed(NamedTuple):
         """The result for the caller: pairs that are not allowed have no mass and infinite cost."""
         if self.pairs is None:
             return t._replace(plan=t.plan.to(self.dtype))
-        # Where the allowed pairs cannot carry all mass, Sinkhorn pays the price in the end.
+        # If the allowed pairs cannot carry all mass, Sinkhorn eventually pays this price.
         whole = t.plan.detach().to(t.marginal_error.dtype)
         lost = torch.where(self.pairs, 0.0, whole).sum((-2, -1))
         total = whole.sum((-2, -1)).clamp(min=torch.finfo(whole.dtype).tiny)
-        # It is missing from the sums of both sides.
+        # This mass is missing from the sums on both sides.
         error = t.marginal_error + 2.0 * lost / total
         return t._replace(
             plan=torch.where(self.pairs, t.plan, 0.0).to(self.dtype),
@@ -69,7 +69,7 @@ def dear(cost: Tensor, allowed: Tensor, ranges: float, more: float | Tensor) -> 
         cost: ``(*batch, m, n)``.
         allowed: The same shape, True where a pair is allowed.
         ranges: How often to add the range of the allowed costs.
-        more: What else to add, a number or ``(..., 1, 1)``.
+        more: A further amount to add, a number or ``(..., 1, 1)``.
     """
     still = cost.detach()
     high = torch.where(allowed, still, -torch.inf).amax((-2, -1), keepdim=True)
@@ -127,7 +127,7 @@ def _forbid(given: Given, pairs: Tensor) -> Given:
         _check_feasible(given, "input", inputs, given.b, able_inputs)
         if bool(able_slots.all() and able_inputs.all()):
             return found
-    # Where nothing could be checked, those without an allowed pair count as padding.
+    # If values could not be checked, elements without an allowed pair count as padding.
     return found._replace(slot_mask=able_slots, input_mask=able_inputs)
 
 
@@ -149,7 +149,7 @@ def _check_feasible(
 def _with_dustbin(
     given: Given, dustbin: float | Tensor, pair_mask: Tensor | None
 ) -> tuple[Given, Tensor | None]:
-    """A row and a column more, of one cost, with the mass of everything on the other side."""
+    """Add a row and a column of one cost, each with the total mass of the other side."""
     batch = check_problem(given)
     # A price may be too large for half precision.
     cost = given.cost.to(compute_dtype(given.cost))

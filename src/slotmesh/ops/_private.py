@@ -1,7 +1,7 @@
 """Private names of torch and Triton, each with a fallback, and public ones that have no types.
 
 Everything that a new version of either may move is here. ``NAMES`` lists it, so that a test can
-say which name is gone; without one of them slotmesh still works, as the comments say.
+report missing names. Without one of them, slotmesh still works, as the comments explain.
 """
 
 from collections.abc import Callable

@@ -128,15 +128,15 @@ def assign(
         cost: ``(..., m, n)``, rows are slots, columns are inputs.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
-        pair_mask: ``(..., m, n)``, True where slot and input may be matched, whatever other costs
-            are. As many slots as possible get an input, at minimal cost.
+        pair_mask: ``(..., m, n)``, True where slot and input may be matched. The costs of other
+            pairs do not matter. As many slots as possible get an input, at minimal cost.
         maximize: Maximise the total instead.
-        backend: ``"cpu"`` (C code, a batch over all cores: this waits for a GPU; needs the C
-            library, see :func:`slotmesh.ops.backends`), ``"scipy"`` (the same, one problem after
-            the other), ``"triton"`` (one kernel on a CUDA device for at most 128 x 1024 or
-            1024 x 128, which does not wait), or ``"auto"``, the kernel for CUDA tensors of these
-            sizes, else C if it is available, else SciPy. All compute in float64; of equally good
-            matchings they may choose different ones.
+        backend: ``"triton"``: one kernel on a CUDA device, for at most 128 x 1024 or 1024 x 128,
+            without waiting for the device. ``"cpu"``: C code, a batch over all cores; needs the C
+            library (see :func:`slotmesh.ops.backends`). ``"scipy"``: one problem after the other.
+            These two wait for a GPU. ``"auto"``: the kernel for CUDA tensors of these sizes,
+            otherwise C if it is available, otherwise SciPy. All compute in float64; if several
+            matchings are optimal, they may return different ones.
 
     Returns:
         ``(..., m)`` int64, the input of each slot; -1 for padded slots, and for slots left over

@@ -23,12 +23,13 @@ def pairwise_cost(queries: Tensor, keys: Tensor, kind: CostKind = "l2") -> Tenso
         kind: ``"l2"``, the Euclidean distance (the paper's), whose gradient at distance zero is
             zero; ``"sqeuclidean"``, its square; ``"cosine"``, one minus the cosine of the angle
             (the paper's choice on video), with vectors shorter than 1e-6 taken as 1e-6 long;
-            ``"dot"``, the negative dot product. The first two have first derivatives in reverse
-            mode only; for others, use
-            ``(queries[..., :, None, :] - keys[..., None, :, :]).square().sum(-1)``.
+            ``"dot"``, the negative dot product. The first two support only first derivatives in
+            reverse mode; for others, use ``(queries[..., :, None, :] - keys[..., None, :,
+            :]).square().sum(-1)``.
 
     Returns:
-        ``(..., m, n)`` in the dtype of the queries; half precision is computed in float32 inside.
+        ``(..., m, n)`` in the dtype of the queries; half precision is computed in float32
+        internally.
 
     Example:
         >>> import torch

@@ -67,8 +67,8 @@ def mesh(
     away from ties, the noise has no visible effect.
 
     Args:
-        cost: ``(..., m, n)``, rows are slots, columns are inputs. float16 and bfloat16 are
-            computed in float32 inside.
+        cost: ``(..., m, n)``, rows are slots, columns are inputs. float16 and bfloat16 are computed
+            in float32 internally.
         a: Mass of each slot ``(..., m)``. Default: as for :func:`slotmesh.sinkhorn`.
         b: Mass of each input ``(..., n)``. Default: as for :func:`slotmesh.sinkhorn`.
         lr: The paper's lambda: the Frobenius norm of one step over the whole matrix. The same value

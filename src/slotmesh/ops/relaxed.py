@@ -34,11 +34,11 @@ class Relaxation(NamedTuple):
 
     share: float | None
     penalty: tuple[float, float] | None
-    """Of slots and of inputs, infinite for exact sums."""
+    """For slots and for inputs; infinite for exact sums."""
 
     @property
     def words(self) -> str:
-        """What was asked for."""
+        """The requested option in words."""
         return "share is given" if self.penalty is None else "penalty is given"
 
 
@@ -125,7 +125,7 @@ def _iterate(
             u, v, factor = now
         else:
             frozen = done.unsqueeze(-1)
-            # Sums may be as they should before the plan is: it must have come to rest as well.
+            # The sums may be right before the plan is: it must have stopped changing as well.
             drift = torch.where(task.b > 0, (v - now[1]).detach(), 0.0)
             drift = drift + (factor - now[2]).detach().unsqueeze(-1)
             change = (mass * torch.expm1(drift)).abs().sum(-1) / total

@@ -58,8 +58,8 @@ def sinkhorn(
     ``converged`` is False, ``grad="implicit"`` is not the gradient of the plan.
 
     Args:
-        cost: ``(..., m, n)``, rows are slots, columns are inputs. float16 and bfloat16 are
-            computed in float32 inside.
+        cost: ``(..., m, n)``, rows are slots, columns are inputs. float16 and bfloat16 are computed
+            in float32 internally.
         a: Mass of each slot ``(..., m)``. Default: uniform, with the total of ``b``, or with one
             unit per real slot.
         b: Mass of each input ``(..., n)``. Default: uniform, with the total of ``a``.

@@ -1,4 +1,4 @@
-"""The real datasets, and folders of images or videos, read into the same batches as a world's.
+"""Readers of the real datasets and of folders of images or videos; batches are like a world's.
 
 Labels are indices into the tuples of :mod:`slotmesh.readers.labels`, whose order all readers and
 worlds share: colours gray, red, blue, green, brown, purple, cyan, yellow; materials rubber,

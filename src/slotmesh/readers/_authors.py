@@ -25,7 +25,7 @@ _CODES = (
 
 
 def without_masks(images: NDArray[np.uint8], which: NDArray[np.int64]) -> Sample:
-    """Images or videos about which nothing else is known."""
+    """Make samples of images or videos without labels."""
     lead = images.shape[:-3]
     return Sample(
         image=torch.from_numpy(images),
@@ -135,7 +135,7 @@ class AuthorsLayout:
 
 
 def _dataset(n: int, n_frames: int | None, k: int) -> str:
-    """Which of the authors' files this is, by its shapes; empty for a file of somebody else.
+    """Which of the authors' files this is, by its shapes; empty for any other file.
 
     They do not name their dataset. How many rows their Multi-dSprites has is not known, but the
     last split ends at 63,200.

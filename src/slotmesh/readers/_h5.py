@@ -1,4 +1,4 @@
-"""HDF5 files that others wrote: nothing outside them is opened, and every error names the file."""
+"""HDF5 files from others: nothing outside the file is opened, and every error names it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,7 +140,7 @@ class H5File:
 
     @contextmanager
     def _looking(self, damaged: str) -> Iterator[None]:
-        """Guard access to the structure of the file, any part of which may ask for a plugin."""
+        """Guard access to the structure of the file, any part of which may request a plugin."""
         with self._explained(damaged), _h5_safe.no_plugins():
             yield
 

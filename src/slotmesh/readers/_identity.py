@@ -1,4 +1,4 @@
-"""Objects of a video, identified by their looks.
+"""Objects of a video, identified by their attributes.
 
 Detections are per frame, without a lasting name. In CLEVRER no two objects of a video are alike, so
 colour, material and shape together are the identity. If a frame has the same three twice (an error
@@ -34,7 +34,7 @@ def join(
     """Join detections into rows of the table and a mask, uint8 ``(T, H, W)``, ``i + 1`` for row i.
 
     Args:
-        frames: What was found in each frame.
+        frames: The detections in each frame.
         known: The known objects of the video, which become the first rows, in this order.
         size: Height and width of the masks.
     """

@@ -31,7 +31,7 @@ class Header:
     source: str
     """World or dataset."""
     settings: dict[str, Any]
-    """Those of the source."""
+    """Settings of the source."""
     sealed: bool
     """Whether there are checksums; files of version 1 have none."""
 

@@ -39,9 +39,9 @@ class ClevrReader(FolderReader):
             512 of train), ``"sa-train"`` (the others) and ``"sa-test"`` (val), here in the order of
             the files; or a range of training images.
         size: Height and width, or one number for both; None keeps the 320 x 480 pixels. The whole
-            image is squashed, nothing is cropped, as in iDSPN and Slot Attention.
+            image is squashed and nothing is cropped, as in iDSPN and Slot Attention.
         antialias: Whether to average when shrinking (Pillow, as iDSPN) or not (OpenCV).
-        partial: Leave out scenes whose image is missing, for an incomplete copy.
+        partial: For an incomplete copy: leave out scenes whose image is missing.
 
     Example:
         >>> from slotmesh.readers import ClevrReader
@@ -115,7 +115,7 @@ class _Scene(NamedTuple):
 
 
 def _labelled(path: Path, wanted: range) -> list[_Scene]:
-    """The wanted scenes of a scenes file."""
+    """The requested scenes of a scenes file."""
     scenes = _json.Fields(_json.load(path), path).get("scenes")
     if not isinstance(scenes, list):
         raise BadRecord(path, None, "scenes is not a list")
@@ -137,7 +137,7 @@ def _labelled(path: Path, wanted: range) -> list[_Scene]:
 
 
 def _unlabelled(folder: Path, wanted: range) -> list[_Scene]:
-    """The wanted images of a split without a scenes file."""
+    """The requested images of a split without a scenes file."""
     numbered = re.compile(r"CLEVR_\w+_(\d{6})\.png")
     found = ((name, numbered.fullmatch(name)) for name in names_in(folder))
     names = sorted(name for name, m in found if m and int(m[1]) in wanted)

@@ -30,33 +30,33 @@ _PROPOSALS = {"processed_proposals": "sim", "derender_proposals": "proposal"}
 
 
 class ClevrerReader(FolderReader):
-    """CLEVRER, from its videos, annotations and the proposals of a detector.
+    """CLEVRER, from its videos, annotations and detector proposals.
 
     Masks come from the proposals, the output of a detector: where two overlap, the one with the
-    higher score wins; objects may be missed, or change their looks from frame to frame. Without
-    proposals the masks are all zero and :attr:`has_masks` is False.
+    higher score wins. Objects may be missing, or change their attributes from frame to frame.
+    Without proposals, masks are all zero and :attr:`has_masks` is False.
 
     Rows of the table are the objects of the annotation (or, without one, of the proposals' ground
-    truth), then any others that the proposals show in these frames. Objects are identified by
-    colour, material and shape, so a row is the same object in every frame. An object is
-    ``present`` in a frame if the mask shows it or, without masks, if the annotation says that it
-    is in view. Columns: ``real`` (rows that are objects, in view or not), ``color``, ``material``,
-    ``shape`` (indices into :mod:`slotmesh.readers.labels`); with annotations also ``position`` and
+    truth), then any others in the proposals of these frames. Objects are identified by colour,
+    material and shape, so a row is the same object in every frame. An object is ``present`` in a
+    frame if the mask shows it or, without masks, if the annotation says that it is in view.
+    Columns: ``real`` (rows that are objects, in view or not), ``color``, ``material``, ``shape``
+    (indices into :mod:`slotmesh.readers.labels`); with annotations also ``position`` and
     ``velocity``, ``(T, max_objects, 3)``, and ``rotation``, ``(T, max_objects)``, about the
     vertical in radians; all zero for rows that are not in the annotation.
 
     Args:
         root: The folder of the dataset.
         split: MESH's ``"train"`` (videos 0 to 9,999), ``"val"`` (10,000 to 10,319) and ``"test"``
-            (15,000 to 19,999); ``"full-val"`` (10,000 to 14,999); or a range of videos. Those in
-            :data:`SHORT_VIDEOS` are left out.
+            (15,000 to 19,999); ``"full-val"`` (10,000 to 14,999); or a range of videos. The videos
+            in :data:`SHORT_VIDEOS` are left out.
         frames: Which frames: ``(0, 16)`` is CLEVRER-S, ``(0, 127)`` is CLEVRER-L.
         size: Height and width, or one number for both; None keeps the 320 x 480 pixels. The whole
-            frame is squashed, nothing is cropped.
+            frame is squashed and nothing is cropped.
         antialias: Whether to average when shrinking (Pillow) or not (OpenCV, which MESH uses).
             Masks are always resized to the nearest pixel.
         max_objects: Rows of the table. Two frames of seven detections fit the default.
-        partial: Leave out videos that are missing, for an incomplete copy.
+        partial: For an incomplete copy: leave out videos that are missing.
 
     Example:
         >>> from slotmesh.readers import ClevrerReader

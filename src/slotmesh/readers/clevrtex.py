@@ -26,10 +26,10 @@ _RENAMED = {
 class ClevrTexReader(FolderReader):
     """ClevrTex, from its images, palette masks and JSON.
 
-    The middle ``int(0.8 * min(width, height))`` pixels (192 x 192) are cropped and resized, as in
-    the paper and by the MESH authors. Masks are disjoint in the files. An object is ``present``
-    even if the crop leaves nothing of it. Columns: ``shape``, ``size``, ``material`` (indices into
-    ``CLEVRTEX_SHAPES``, ``CLEVRTEX_SIZES`` and ``CLEVRTEX_MATERIALS`` of
+    The central square of ``int(0.8 * min(width, height))`` pixels (192 x 192) is cropped and
+    resized, as in the paper and by the MESH authors. Masks are disjoint in the files. An object is
+    ``present`` even if the crop leaves nothing of it. Columns: ``shape``, ``size``, ``material``
+    (indices into ``CLEVRTEX_SHAPES``, ``CLEVRTEX_SIZES`` and ``CLEVRTEX_MATERIALS`` of
     :mod:`slotmesh.readers.labels`), ``position`` (x, y, z), ``rotation`` (as in the file) and
     ``pixel`` (x, y, depth, in pixels of the original image).
 
@@ -39,11 +39,11 @@ class ClevrTexReader(FolderReader):
             to 4,999); ``"full-val"`` (5,000 to 9,999, the dataset's own); ``"all"``; or a range of
             image numbers.
         size: Height and width, or one number for both; None keeps the 192 pixels.
-        crop: Whether to crop the middle.
+        crop: Whether to crop the centre.
         antialias: Whether to average when shrinking (Pillow, as the dataset's own loader) or not
             (OpenCV, which MESH uses). Masks are always resized to the nearest pixel.
         variant: ``"full"``, or another variant of the dataset: camo, outd, pbg, vbg, grassbg.
-        partial: Leave out numbers without an image, for an incomplete copy.
+        partial: For an incomplete copy: leave out numbers without an image.
 
     Example:
         >>> from slotmesh.readers import ClevrTexReader
@@ -96,7 +96,7 @@ class ClevrTexReader(FolderReader):
         self._numbers = np.array(there if partial else all_numbers, dtype=np.int64)
 
     def _present(self, wanted: range) -> list[int]:
-        """Which of the wanted images exist."""
+        """Which of the requested images exist."""
         numbered = re.compile(re.escape(self._prefix) + r"(\d{6})\.png")
         found: list[int] = []
         for chunk in range(wanted.start // 1000, (wanted.stop - 1) // 1000 + 1):

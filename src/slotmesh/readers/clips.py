@@ -38,7 +38,7 @@ def require_av(reader: str) -> ModuleType:
 
 
 def load_frames(path: Path, frames: Sequence[int], record: int | str | None = None) -> list[Pixels]:
-    """Read these frames, in this order, turned as players show them: uint8 ``(H, W, 3)`` each."""
+    """Read these frames in this order, rotated as players show them: uint8 ``(H, W, 3)`` each."""
     wanted, found = set(frames), dict[int, Pixels]()
     count = 0
     with _opened(path, record) as container:
@@ -48,7 +48,7 @@ def load_frames(path: Path, frames: Sequence[int], record: int | str | None = No
                 raise BadRecord(path, record, f"its frame {count - 1} is damaged")
             if count - 1 in wanted:
                 pixels = np.asarray(frame.to_ndarray(format="rgb24"))
-                # In degrees, against the clock.
+                # In degrees, counterclockwise.
                 turned = np.rot90(pixels, round(frame.rotation / 90))
                 found[count - 1] = np.ascontiguousarray(turned)
             if len(found) == len(wanted):
@@ -87,7 +87,7 @@ def _opened(path: Path, record: int | str | None) -> Iterator[Any]:
         except BadRecord:
             raise
         except (av.error.FFmpegError, OSError, EOFError, IndexError, ValueError) as error:
-            # FFmpeg's message ends with the file's name, which is a number here.
+            # FFmpeg's message ends with the name of the file, which here is a number.
             why = getattr(error, "strerror", None) or error
             raise BadRecord(path, record, f"it is not an mp4, or damaged: {why}") from error
 

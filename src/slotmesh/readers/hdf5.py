@@ -26,7 +26,7 @@ _SPLITS: dict[str, Mapping[str, range]] = {
 
 
 def _parts(n: int) -> dict[str, range]:
-    """Rows for training, validation and test, of a file that does not say."""
+    """Rows for training, validation and test of a file that does not define them."""
     held_out = max(1, n // 10)
     first, last = n - 2 * held_out, n - held_out
     return {
@@ -39,16 +39,16 @@ def _parts(n: int) -> dict[str, range]:
 class HDF5Reader(Reader):
     """Samples from an HDF5 file, whose layout is detected.
 
-    Samples that ``slotmesh data export`` and ``data convert`` wrote are read back unchanged, with
-    the index they had in their source.
+    Samples written by ``slotmesh data export`` and ``data convert`` are read back unchanged, with
+    the index that they had in their source.
 
-    A file of your own needs nothing but ``images``, uint8 ``(N, 3, H, W)`` or ``(N, T, 3, H, W)``:
-    masks are then all zero, and :attr:`has_masks` is False.
+    A file of your own needs only ``images``, uint8 ``(N, 3, H, W)`` or ``(N, T, 3, H, W)``: masks
+    are then all zero, and :attr:`has_masks` is False.
 
     In the MESH authors' files, ``images`` is ``(N, 3, H, W)`` or ``(N, T, 3, H, W)``, ``masks`` has
     one 0/1 image per object ``(N, [T,] K, 1, H, W)`` without the background, ``num_objects`` says
-    how many are real, and ``attributes`` ``(N, T, K, 3)``, if it exists, holds colour, material
-    and shape. Where masks overlap, the first object wins; pixels of none are background. With
+    how many are real, and ``attributes`` ``(N, T, K, 3)``, if it exists, contains colour, material
+    and shape. Where masks overlap, the first object wins; pixels in no mask are background. With
     attributes, rows are rearranged so that each is the same object in every frame (up to ``T * K``
     rows), the columns ``color``, ``material``, ``shape`` are indices into
     :mod:`slotmesh.readers.labels`, and an object is ``present`` where it has a pixel. Without
@@ -56,15 +56,15 @@ class HDF5Reader(Reader):
 
     Args:
         root: The file.
-        split: ``"all"`` or a range of rows; ``"train"``, ``"val"`` and ``"test"`` are MESH's in
-            the authors' files, and the first 80%, the next 10% and the last 10% in others.
-        channels: Order of the colours in the file. ``"auto"`` is BGR for the authors' files that
-            OpenCV made (ClevrTex and CLEVRER), and RGB for all others. Pass ``"bgr"`` for a part of
-            one of these.
+        split: ``"all"`` or a range of rows; ``"train"``, ``"val"`` and ``"test"`` are the splits of
+            MESH in the authors' files, and the first 80%, the next 10% and the last 10% in others.
+        channels: Order of the colour channels in the file. ``"auto"`` means BGR for the authors'
+            files that were written with OpenCV (ClevrTex and CLEVRER), and RGB for all others. Pass
+            ``"bgr"`` for an excerpt of one of the former.
 
-    The authors' files do not name their dataset, and are known by their shapes: ClevrTex has 50,000
-    images with K = 10, CLEVRER 20,000 videos of 2 frames with K = 7, and Multi-dSprites at least
-    63,200 images with K = 5. Any other file in their layout is taken for one of your own.
+    The authors' files do not name their dataset and are recognised by their shapes: ClevrTex has
+    50,000 images with K = 10, CLEVRER 20,000 videos of 2 frames with K = 7, and Multi-dSprites at
+    least 63,200 images with K = 5. Any other file in their layout is treated as your own.
 
     Raises:
         ValueError: If there are no rows for the split.
@@ -140,7 +140,7 @@ class HDF5Reader(Reader):
             sample = self._layout.read(file, rows, which)
         except BadRecord as bad:
             if bad.record is None:
-                # Of several rows, find the one at fault.
+                # Find the row at fault.
                 for i in index if len(which) > 1 else ():
                     self.make([i])
             raise

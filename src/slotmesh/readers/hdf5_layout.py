@@ -29,11 +29,11 @@ They are the fields of :class:`~slotmesh.worlds.Sample` under these names. Where
 images, masks, objects and present. All but ``skipped/*`` are chunked along the first axis,
 compressed (gzip) and have checksums (fletcher32).
 
-Damage raises an error on reading. HDF5's own checksums miss some: it fills in zeros for a missing
-chunk, and has none for strings of variable length. Hence strings of fixed length, the digest, which
-is checked when the file is opened, and the checksum of each row, which is checked when it is read.
-HDF5's structures are those of version 1.10, which have checksums too; older ones can crash the
-library if they are damaged. Files of version 1 had none of these.
+Damage raises an error on reading. HDF5's own checksums do not detect all of it: HDF5 fills in zeros
+for a missing chunk, and has no checksum for strings of variable length. Therefore strings have a
+fixed length, the digest is checked when the file is opened, and the checksum of each row when the
+row is read. HDF5's structures are those of version 1.10, which have checksums too; older ones can
+crash the library if they are damaged. Files of version 1 had none of these.
 """
 
 import hashlib

@@ -21,13 +21,13 @@ NOT_PNG = "it is in the folder of masks, expected PNG: other formats can change 
 class ImageReader(Reader):
     """A folder of PNG, JPEG, WebP, BMP, TIFF or GIF images, nested folders included.
 
-    Images are sorted by name; other files and hidden folders are ignored. They are turned as their
-    EXIF orientation says, transparent pixels are laid over white, and gray, palette, CMYK and
-    16-bit images are converted to RGB.
+    Images are sorted by name; other files and hidden folders are ignored. They are rotated
+    according to their EXIF orientation, transparent pixels are laid over white, and grey, palette,
+    CMYK and 16-bit images are converted to RGB.
 
-    Masks, if there are any, are PNG files of the image's name and size: ``masks/a/b.png`` is the
-    mask of ``a/b.jpg``. 0 (or black) is the background; every other index, gray level or colour
-    is an object. An image without a mask gets one of zeros.
+    Masks are optional PNG files with the names and sizes of the images: ``masks/a/b.png`` is the
+    mask of ``a/b.jpg``. 0 (or black) is the background; every other index, grey level or colour is
+    an object. An image without a mask gets a mask of zeros.
 
     Args:
         root: The folder.
@@ -35,9 +35,9 @@ class ImageReader(Reader):
             chosen by a hash of their names, so that adding images moves none of the others.
             ``"all"``; or a range of all images.
         size: Width and height of the images.
-        square: ``"crop"`` takes the middle square, ``"squeeze"`` the whole image.
+        square: ``"crop"`` keeps the central square, ``"squeeze"`` the whole image.
         masks: Folder of the masks; default ``root/masks`` if it exists.
-        seed: Another seed divides the images into other splits.
+        seed: Seed of the split: another seed divides the images differently.
 
     Example:
         >>> from slotmesh.readers import ImageReader
@@ -79,21 +79,21 @@ class ImageReader(Reader):
         return stack([self._record(self.names[i]) for i in index], index, str(self.root))
 
     def forget_masks(self) -> None:
-        """Read no masks: training needs none."""
+        """Stop reading masks: training does not need them."""
         self._masked = {}
 
     def check_masks(self) -> None:
         """Compare the sizes of the split's masks and images, from their headers.
 
         Raises:
-            BadRecord: If a mask has another size than its image; names it.
+            BadRecord: If the size of a mask differs from that of its image; names the mask.
         """
         for name in self.names:
             if name in self._masked:
                 try:
                     size = photos.photo_size(self.root / name)
                 except BadRecord:
-                    # An unreadable image is skipped when it is read, and its mask with it.
+                    # An unreadable image is skipped when it is read, together with its mask.
                     continue
                 mask = self._masked[name]
                 _check_size(photos.photo_size(mask), size, mask)
@@ -101,7 +101,7 @@ class ImageReader(Reader):
     def _record(self, name: str) -> ArrayRecord:
         path = self.root / name
         has_mask = name in self._masked
-        # The size of the mask is compared with that of the whole image.
+        # The mask must have the size of the whole image.
         pixels = photos.load_photo(path, None if has_mask else 2 * self.size)
         crop = self.square == "crop"
         image = photos.to_square(pixels, self.size, crop=crop)
@@ -116,7 +116,7 @@ class ImageReader(Reader):
 
 
 def check_options(reader: str, size: int, square: str) -> int:
-    """Check what readers of folders share; returns the size."""
+    """Check the options that all readers of folders have; returns the size."""
     if square not in ("crop", "squeeze"):
         raise ValueError(f"{reader}: square is {square!r}, expected 'crop' or 'squeeze'.")
     return checks.as_count(reader, "size", size, 1)
@@ -139,7 +139,7 @@ def find_images(root: Path, masks: Path | None) -> list[str]:
     """Names of all images, sorted.
 
     Raises:
-        ValueError: If there is none; says what the folder holds instead.
+        ValueError: If there are none; says what the folder contains instead.
     """
     found = find_files(root, photos.ENDINGS, skip=masks)
     if not found:
@@ -153,7 +153,7 @@ def find_images(root: Path, masks: Path | None) -> list[str]:
 def chosen(
     reader: str, root: Path, names: list[str], split: Split, what: str, seed: int = 0
 ) -> list[str]:
-    """The names of a split, or those of a range of all."""
+    """The names in a split, or in a range of all names."""
     if isinstance(split, range):
         check_range(reader, split)
         return names[split.start : split.stop : split.step]

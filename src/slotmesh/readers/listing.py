@@ -1,4 +1,4 @@
-"""Find the files of a folder that somebody else filled, and divide them into splits."""
+"""Find the files in a user's folder, and divide them into splits."""
 
 import hashlib
 import os
@@ -16,12 +16,12 @@ def find_files(
 ) -> list[str]:
     """Names of the files with one of these endings, relative to ``root`` and sorted.
 
-    Nested folders are searched, but not hidden ones (``.thumbnails``), nor those that slotmesh
-    wrote: the pictures of a run are no data.
+    Nested folders are searched, but neither hidden folders (``.thumbnails``) nor those that
+    slotmesh wrote: the pictures of a run are not data.
 
     Args:
         root: The folder.
-        endings: In lower case, with the dot; a file's may be in upper case.
+        endings: Endings in lower case, with the dot; those of files may be in upper case.
         skip: A folder that is left out.
         written: Whether to search what slotmesh wrote, too.
     """
@@ -30,7 +30,7 @@ def find_files(
 
 
 def describe(root: Path, skip: Path | None = None) -> str:
-    """What a folder holds, for an error about what it does not hold."""
+    """Describe the content of a folder, for an error about files that are missing there."""
     names = list(_walk(root, skip))
     if not names:
         return "it is empty"
@@ -53,7 +53,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder can be listed, and what is in it opened.
+    """Check that a folder can be listed, and its files opened.
 
     Raises:
         ValueError: If not.
@@ -66,7 +66,7 @@ def check_folder(folder: Path) -> None:
 
 def _enter(folder: Path) -> None:
     os.scandir(folder).close()
-    # Needs the right to enter the folder, where listing needs that to read it.
+    # Listing needs permission to read the folder; this needs permission to enter it.
     os.stat(f"{folder}/.")  # noqa: PTH116 (a Path drops the dot)
 
 
@@ -81,16 +81,16 @@ def unreadable(folder: Path, error: OSError) -> ValueError:
 
 
 def split_names(names: list[str], split: str, seed: int = 0) -> list[str]:
-    """Those of a split: about 10% each for ``val`` and ``test``, the others for ``train``.
+    """The names in a split: about 10% each in ``val`` and ``test``, the others in ``train``.
 
-    The split of a file depends on nothing but its name, so that adding files moves no other file;
-    only in a small folder without any file for ``val`` or ``test`` do the files that are nearest to
-    being in it move there.
+    The split of a file depends only on its name, so adding files does not move others. Only in a
+    small folder that leaves ``val`` or ``test`` empty, the file closest to that split is moved
+    there.
 
     Args:
-        names: Sorted.
+        names: Sorted names.
         split: One of :data:`SPLITS`.
-        seed: Another seed, another division.
+        seed: Another seed divides the names differently.
 
     Raises:
         ValueError: If there are fewer than three files.
@@ -113,7 +113,7 @@ def split_names(names: list[str], split: str, seed: int = 0) -> list[str]:
     n_test = max(1, sum(place < _HELD_OUT for place in places))
     n_val = max(1, sum(place >= 1 - _HELD_OUT for place in places))
     while n_test + n_val >= len(names):
-        # So few files that none would be left to train on.
+        # With so few files, none would be left for training.
         n_test, n_val = (n_test - 1, n_val) if n_test > n_val else (n_test, n_val - 1)
     parts = {"test": order[:n_test], "val": order[-n_val:], "train": order[n_test:-n_val]}
     return sorted(parts[split])
@@ -129,7 +129,7 @@ def _is_written(folder: Path) -> bool:
     """Whether ``slotmesh train`` or ``slotmesh segment`` wrote a folder."""
     if (folder / "settings.json").is_file() and (folder / "checkpoints").is_dir():
         return True
-    # Only those of `slotmesh segment` have arrays beside them.
+    # Only overlays of `slotmesh segment` have arrays beside them.
     return (folder / "sheet.png").is_file() and any(
         path.with_name(path.name.removesuffix("-overlay.png") + ".npz").is_file()
         for path in folder.rglob("*-overlay.png")
@@ -144,7 +144,7 @@ def _walk(root: Path, skip: Path | None, *, written: bool = False) -> Iterator[s
 
 
 def _stop(error: OSError) -> None:
-    # os.walk would pass over the folder as if it were empty.
+    # os.walk would treat the folder as if it were empty.
     raise error
 
 
@@ -153,9 +153,9 @@ def _names(root: Path, skip: Path | None, *, written: bool) -> Iterator[str]:
     left_out = None if skip is None else skip.resolve()
     for folder, folders, files in os.walk(root, onerror=_stop, followlinks=True):
         here = Path(folder)
-        # Nobody but root may read what a file system keeps at the top of a disk.
+        # Only root may read the folder that a file system keeps at the top of a disk.
         kept = (name for name in folders if not name.startswith(".") and name != "lost+found")
-        # A link to a folder above would never end.
+        # A link to a parent folder would never end.
         inner = [(name, (here / name).resolve()) for name in kept]
         inner = [(name, at) for name, at in inner if str(at) not in seen and at != left_out]
         for _, at in inner:

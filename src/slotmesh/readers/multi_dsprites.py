@@ -24,9 +24,9 @@ _FACTORS = {"x": (), "y": (), "scale": (), "orientation": (), "color": (3,)}
 class MultiDSpritesReader(Reader):
     """Multi-dSprites, from its TFRecords, gzipped or not, without TensorFlow.
 
-    The release is one gzipped file, which can only be read from the beginning: records in order are
-    fast, and going back starts again. ``len`` reads through the split once. Unpack the file
-    (``gunzip``), or convert it, for fast reading in any order.
+    The release is one gzipped file, which can only be read from the beginning: reading records in
+    order is fast, but going back starts over. ``len`` reads through the split once. To read records
+    quickly in any order, unpack the file (``gunzip``) or convert it.
 
     Entity 0 of the file is the background, not an object. An object is ``present`` if its
     ``visibility`` is not 0. The file has one mask per entity; a pixel belongs to the first object
@@ -77,7 +77,7 @@ class MultiDSpritesReader(Reader):
     def __len__(self) -> int:
         first, step, there = self._wanted.start, self._wanted.step, len(self._file)
         if self._file.broken and there <= first:
-            # An empty split would hide that its records are lost.
+            # An empty split would hide that its records are missing.
             raise self._file.broken
         return len(range(first, min(there, self._wanted.stop), step))
 

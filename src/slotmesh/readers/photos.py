@@ -1,4 +1,4 @@
-"""Load images of any common kind, and masks however they are coded."""
+"""Load images in common formats, and masks in any coding."""
 
 import io
 import struct
@@ -18,34 +18,35 @@ from slotmesh.readers.errors import BadRecord
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 OTHER_ENDINGS = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".nef", ".arw", ".svg")
-"""Of images that are not read."""
+"""Endings of images that cannot be read."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 KINDS = "PNG, JPEG, WebP, BMP, TIFF or GIF"
 MOST_OBJECTS = 255
-"""In an image; masks have one byte per pixel."""
+"""Most objects in an image: masks have one byte per pixel."""
 
 _MOST_BYTES = 1 << 28
 _MOST_PIXELS = 1 << 26
 _ORIENTATION = 0x0112
 _WIDTH, _HEIGHT = 256, 257
-# Bits per value of cameras, whose TIFF files have room for more.
+# Bit depths of cameras, whose TIFF files often use more bits.
 _DEPTHS = (8, 10, 12, 14, 16, 32)
 # Pillow reports damage by any of these.
 _DAMAGE = (OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, struct.error)
-# Filters of warnings belong to the process, not to the thread.
+# Warning filters belong to the process, not to the thread.
 _HEADERS = threading.Lock()
 
 
 def load_photo(path: Path, least: int | None = None) -> Pixels:
     """Load an image as RGB, the way it is shown: uint8 ``(H, W, 3)``.
 
-    It is turned as its EXIF orientation says; transparent pixels are laid over white; gray,
-    palette, CMYK and 16-bit images are converted. Of several frames or pages it is the first.
+    It is rotated according to its EXIF orientation, transparent pixels are laid over white, and
+    grey, palette, CMYK and 16-bit images are converted. If there are several frames or pages, the
+    first is used.
 
     Args:
         path: A PNG, JPEG, WebP, BMP, TIFF or GIF file.
         least: A JPEG may be decoded at a smaller scale whose sides still have this many pixels,
-            which is several times faster; None for the full one.
+            which is several times faster; None for the full size.
 
     Raises:
         BadRecord: If it cannot be read, is damaged, or has too many pixels.
@@ -78,7 +79,7 @@ def photo_size(path: Path, most: int = _MOST_PIXELS) -> tuple[int, int]:
         ):
             width, height = image.size
             if isinstance(image, TiffImageFile):
-                # Some versions of Pillow turn the size of these, others only the pixels.
+                # Some versions of Pillow rotate the size of these, others only the pixels.
                 width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
             turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
             return (width, height) if turned else (height, width)
@@ -93,11 +94,11 @@ def photo_size(path: Path, most: int = _MOST_PIXELS) -> tuple[int, int]:
 def load_codes(path: Path) -> NDArray[np.int64]:
     """Load a mask as it is coded: int64 ``(H, W)``.
 
-    Indices of a palette, levels of gray (8 or 16 bits), or colours as ``65536 R + 256 G + B``,
-    without the alpha channel; of ``.npy`` files, the integers.
+    Indices of a palette, grey levels (8 or 16 bits), or colours as ``65536 R + 256 G + B``, without
+    the alpha channel; of ``.npy`` files, the integers.
 
     Raises:
-        BadRecord: If it is neither PNG nor ``.npy``, damaged, or has too many pixels.
+        BadRecord: If it is neither PNG nor ``.npy``, is damaged, or has too many pixels.
     """
     if path.suffix.lower() == ".npy":
         return _load_npy(path)
@@ -118,7 +119,7 @@ def load_codes(path: Path) -> NDArray[np.int64]:
 
 
 def to_labels(codes: NDArray[np.int64], path: Path) -> Pixels:
-    """Number the codes of a mask: 0 stays the background, others are 1, 2, ... in their order.
+    """Number the codes of a mask: 0 stays the background, the others become 1, 2, ... in order.
 
     Raises:
         BadRecord: If there are more than 255 objects, as in an image that is no mask.
@@ -134,12 +135,12 @@ def to_labels(codes: NDArray[np.int64], path: Path) -> Pixels:
 
 
 def to_square(pixels: Pixels, side: int, *, crop: bool) -> Pixels:
-    """Make an image ``(H, W, 3)``, or a mask ``(H, W)``, a square of ``side`` pixels.
+    """Convert an image ``(H, W, 3)`` or a mask ``(H, W)`` to a square of ``side`` pixels.
 
     Args:
         pixels: The image or mask.
         side: Width and height of the result.
-        crop: Take the middle square; or squeeze the whole image.
+        crop: Whether to keep the central square; otherwise, the whole image is squeezed.
     """
     if crop:
         pixels = _images.centre_crop(pixels, min(pixels.shape[:2]))
@@ -151,7 +152,7 @@ def to_square(pixels: Pixels, side: int, *, crop: bool) -> Pixels:
 def _opened(file: IO[bytes], formats: tuple[str, ...], most: int = _MOST_PIXELS) -> Image.Image:
     """Read the header of an image, and refuse one whose pixels would fill the memory."""
     with _HEADERS, warnings.catch_warnings():
-        # Damage to a TIFF file is an exception or harmless; either way it needs no warning.
+        # Damage to a TIFF file raises an exception or is harmless, so warnings are not needed.
         warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
@@ -165,11 +166,11 @@ def _opened(file: IO[bytes], formats: tuple[str, ...], most: int = _MOST_PIXELS)
 
 
 class _TooLargeError(ValueError):
-    """An image that is whole, but has too many pixels."""
+    """An intact image with too many pixels."""
 
 
 def _reason(what: str, error: Exception) -> str:
-    """What is wrong with a file; Pillow's words only where they say more."""
+    """Describe what is wrong with a file, with Pillow's message only if it says more."""
     if isinstance(error, _TooLargeError):
         return str(error)
     # Pillow names the object in memory that it could not identify.
@@ -177,11 +178,11 @@ def _reason(what: str, error: Exception) -> str:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image of any mode, turned as its EXIF orientation says.
+    """Convert an image of any mode, and rotate it according to its EXIF orientation.
 
-    Transparent pixels are laid over white. Of numbers with more than 8 bits, 0 is black; white is
-    65535, or in a TIFF file the largest number of 8, 10, 12, 14 or 16 bits, the fewest that hold
-    all of its pixels.
+    Transparent pixels are laid over white. In images with more than 8 bits, 0 is black. White is
+    65535 or, in a TIFF file, the largest value of the smallest bit depth (8, 10, 12, 14 or 16) that
+    covers all of its pixels.
     """
     camera = image.format == "TIFF"
     image = ImageOps.exif_transpose(image)
@@ -199,9 +200,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _white(mode: str, most: float, *, camera: bool) -> float:
-    """The number that is white in an image of numbers up to ``most``."""
+    """The value of white in an image with values up to ``most``."""
     if mode == "F" and most <= 1:
-        # As in arrays.
+        # As for arrays.
         return 1.0
     if camera:
         return next((2.0**bits - 1 for bits in _DEPTHS if most < 2**bits), most)
@@ -227,7 +228,7 @@ def _load_npy(path: Path) -> NDArray[np.int64]:
 
 
 def _what(data: bytes) -> str:
-    """What is wrong with a file that begins with these bytes."""
+    """Describe what is wrong with a file that begins with these bytes."""
     if not data:
         return "it is empty"
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):

@@ -1,4 +1,4 @@
-"""Common base of all readers."""
+"""The base class of all readers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,19 +24,19 @@ class Reader(ABC):
     name: ClassVar[str]
     """The name on the command line."""
     splits: ClassVar[Mapping[str, range]] = {}
-    """Which records of the dataset belong to each split; you can also pass a range."""
+    """Which records of the dataset belong to each split."""
     test_split: ClassVar[str] = "test"
     """The split that results are reported on."""
     classes: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Names of the classes, by the columns of the table of objects that hold their indices."""
     max_objects: int
-    """Rows of the table of objects."""
+    """Number of rows in the table of objects."""
     has_masks: bool = True
-    """Whether the dataset has masks; they are all zero without."""
+    """Whether the dataset has masks; without them, masks are all zero."""
     split: Split
     """The requested split."""
     partial: bool | None = None
-    """Whether it leaves out what an incomplete copy lacks; None if it cannot."""
+    """Whether records that are missing in an incomplete copy are left out; None if unsupported."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -97,7 +97,7 @@ class Reader(ABC):
         """Iterate over batches of the records from ``start`` on; the last may be smaller.
 
         Raises:
-            ValueError: If one of them is too small.
+            ValueError: If ``batch_size`` or ``start`` is too small.
         """
         name = f"{type(self).__name__}.batches"
         return self._batches(
@@ -123,7 +123,7 @@ def choose(reader: str, split: Split, splits: Mapping[str, range]) -> range:
     """The records of a named split, or those of a range."""
     if isinstance(split, range):
         return check_range(reader, split)
-    # A list or a slice would not even be looked up.
+    # A list is not hashable, so it cannot be looked up.
     if not isinstance(split, str) or split not in splits:
         names = ", ".join(f"{k!r}" for k in splits)
         raise ValueError(f"{reader}: split is {split!r}, expected one of {names}, or a range.")

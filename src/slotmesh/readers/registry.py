@@ -29,7 +29,7 @@ READERS: dict[str, type[Reader]] = {
 
 
 def register_reader(reader: type[Reader]) -> None:
-    """Add a reader of your own, so that commands find it by its ``name``.
+    """Register a reader of your own, so that commands find it by its ``name``.
 
     Raises:
         ValueError: If the name is taken.
@@ -42,7 +42,7 @@ def register_reader(reader: type[Reader]) -> None:
 
 
 def reader_options(name: str) -> list[str]:
-    """The options that a reader takes, such as ``split``, ``size`` and ``partial``."""
+    """List the options of a reader, such as ``split``, ``size`` and ``partial``."""
     if name not in READERS:
         names = ", ".join(READERS)
         raise ValueError(f"open_reader: there is no reader {name!r}, expected one of {names}.")
@@ -55,7 +55,7 @@ def open_reader(name: str, root: Path | str, **options: Any) -> Reader:
     Args:
         name: One of :data:`READERS`: ``clevr``, ``multi-dsprites``, ``clevrtex``, ``clevrer``,
             ``hdf5``, ``images`` or ``videos``.
-        root: Where the dataset is.
+        root: The folder or file of the dataset.
         **options: Options of the reader, such as ``split`` and ``size``.
 
     Example:

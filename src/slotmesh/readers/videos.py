@@ -1,4 +1,4 @@
-"""Any folder of videos: clips, or folders of frames."""
+"""Folders of videos: clips, or folders of frames."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,27 +23,27 @@ _KINDS = "mp4 clips or folders of images"
 
 
 class VideoReader(Reader):
-    """A folder of clips (mp4), or of folders whose images are the frames of a video each.
+    """A folder of mp4 clips, or of one folder per video with its frames as images.
 
     A sample is ``n_frames`` frames of one video, ``stride`` apart; the next sample of the video
     begins after them. Frames in a folder are sorted by name, so number them with leading zeros.
-    Videos shorter than one sample are left out, and listed in ``short``.
+    Videos that are shorter than one sample are skipped and listed in ``short``.
 
-    Masks, if there are any, are PNG files of the frame's size in a folder of the video's name: that
-    of ``a/0007.jpg`` is ``masks/a/0007.png``, that of frame 7 of ``a.mp4``, counted from 0, is
-    ``masks/a/7.png`` (leading zeros are allowed). An object has the same index, gray level or
-    colour in all frames; 0 (or black) is the background.
+    Masks are optional PNG files with the size of the frames, in a folder with the name of the
+    video: the mask of ``a/0007.jpg`` is ``masks/a/0007.png``, and the mask of frame 7 of ``a.mp4``,
+    counted from 0, is ``masks/a/7.png`` (leading zeros are allowed). An object must have the same
+    index, grey level or colour in all frames; 0 (or black) is the background.
 
     Args:
         root: The folder.
         split: ``"train"``, ``"val"`` and ``"test"`` are about 80%, 10% and 10% of the videos,
             chosen by a hash of their names; ``"all"``; or a range of all videos.
         size: Width and height of the frames.
-        n_frames: Frames per sample.
-        stride: Frames from one to the next of a sample.
-        square: ``"crop"`` takes the middle square, ``"squeeze"`` the whole frame.
+        n_frames: Number of frames per sample.
+        stride: Distance between the frames of a sample, in frames of the video.
+        square: ``"crop"`` keeps the central square, ``"squeeze"`` the whole frame.
         masks: Folder of the masks; default ``root/masks`` if it exists.
-        seed: Another seed divides the videos into other splits.
+        seed: Seed of the split: another seed divides the videos differently.
 
     Example:
         >>> from slotmesh.readers import VideoReader
@@ -123,11 +123,11 @@ class VideoReader(Reader):
         return list(groups.values())
 
     def forget_masks(self) -> None:
-        """Read no masks: training needs none."""
+        """Stop reading masks: training does not need them."""
         self._masked = {}
 
     def check_masks(self) -> None:
-        """Nothing: the sizes of masks are compared when frames are decoded."""
+        """Do nothing: the sizes of masks are checked when frames are decoded."""
 
     def _numbers(self, index: int) -> range:
         start = self._starts[index][1]
@@ -156,7 +156,7 @@ class VideoReader(Reader):
         for t, n in enumerate(numbers):
             if n in masks:
                 codes[t] = self._codes(masks[n], pixels[n].shape[:2])
-        # Numbered together: an object keeps its number from frame to frame.
+        # Numbered together, so that an object keeps its number from frame to frame.
         labels = photos.to_labels(codes, self.root / name)
         return ArrayRecord(image, labels, {}, visible(labels, self.max_objects))
 
@@ -175,7 +175,7 @@ def find_videos(root: Path, masks: Path | None) -> dict[str, list[str] | None]:
     """All videos by name: files of their frames in order, or None for a clip.
 
     Raises:
-        ValueError: If there is none; says what the folder holds instead.
+        ValueError: If there are none; says what the folder contains instead.
     """
     found: dict[str, list[str] | None] = dict.fromkeys(find_files(root, CLIPS, skip=masks))
     if found:

@@ -1,4 +1,4 @@
-"""Learning curves as inline SVG: readable without scripts, with values under the pointer with."""
+"""Learning curves as inline SVG; with scripts, values appear under the pointer."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Points = list[tuple[float, float]]
 # More points than this cannot be distinguished: of one line, and of a chart.
 _MOST_POINTS = 400
 _MOST_IN_ALL = 6000
-# In the units of the drawing, which is as wide as its column.
+# In units of the drawing, which is as wide as its column.
 _WIDTH, _HEIGHT = 420, 236
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 410, 10, 204
 
@@ -60,7 +60,7 @@ def chart(
         curves: Points (step, value) of each run, in order.
         percent: Whether values are fractions, to be shown as percentages.
         baseline: A value to compare with, drawn as a dotted line.
-        x_title: What is along the bottom.
+        x_title: Title of the horizontal axis.
 
     Example:
         >>> from slotmesh.report.charts import chart
@@ -179,7 +179,7 @@ def _axes(across: _Scale, up: _Scale, x_title: str) -> str:
 def _line(mark: Mark, points: Points, across: _Scale, up: _Scale, unit: str) -> str:
     places = " ".join(f"{across(x):.2f} {up(y):.2f}" for x, y in points)
     words = escape(f"{mark.label}: {number(points[-1][1])}{unit} at {number(points[-1][0])}")
-    # A line of one point is invisible but for its round ends.
+    # A line of one point is visible only by its round ends.
     path = f'<path d="M{places}"/>' if len(points) > 1 else f'<path class="dot" d="M{places}h0"/>'
     name = escape(mark.label)
     return (

@@ -16,7 +16,7 @@ Pixels = NDArray[np.uint8]
 Colour = tuple[int, int, int]
 
 PICTURE = 128
-"""Width of a picture, as far as whole multiples of its pixels go."""
+"""Approximate width of a picture, which is scaled by a whole number."""
 MARGIN = 10
 LETTERS = 12
 INK: Colour = (34, 38, 44)
@@ -40,7 +40,7 @@ def zoomed(picture: Pixels, zoom: int) -> Image.Image:
 
 
 def heat(values: Tensor, most: float) -> Pixels:
-    """Numbers ``(k, d)`` as colours ``(k, d, 3)``: blue above 0, red below, darkest at ``most``."""
+    """Colours ``(k, d, 3)`` of numbers ``(k, d)``: blue above 0, red below, darkest at ``most``."""
     shares = values.detach().float().cpu().numpy() / (2 * most) + 0.5
     return (mpl.colormaps["RdBu"](shares.clip(0, 1))[..., :3] * 255).round().astype(np.uint8)
 

@@ -62,7 +62,7 @@ def _code(*parts: float) -> str:
 
 
 def _ink(*parts: float) -> str:
-    """Black or white, whichever can be read better: one of them always has a contrast of 4.5."""
+    """Black or white, whichever is easier to read: one of them always has a contrast of 4.5."""
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "#000" if (light + 0.05) ** 2 > 1.05 * 0.05 else "#fff"

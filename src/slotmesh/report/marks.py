@@ -1,4 +1,4 @@
-"""How runs are told apart on a page: a colour for light and one for dark, and a pattern."""
+"""How a page distinguishes runs: a light and a dark colour, and a pattern."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Mark:
 
     @property
     def style(self) -> str:
-        """The properties that the page draws it with.
+        """The CSS properties that the page draws it with.
 
         Example:
             >>> from slotmesh.report.marks import Mark
@@ -34,6 +34,6 @@ class Mark:
 
 
 def lighter(colour: str) -> str:
-    """The colour as it is shown on a dark page."""
+    """The version of a colour for dark pages."""
     r, g, b = (value + 0.38 * (1 - value) for value in to_rgb(colour))
     return to_hex((r, g, b))

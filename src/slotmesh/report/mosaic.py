@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mosaic:
-    """What is shown of one sample: tiles, and beside them one picture with a row per line."""
+    """The pictures of one sample: tiles, and next to them one picture with a row per line."""
 
     tiles: list[Tile]
     lines: list[Line]
@@ -76,7 +76,7 @@ def vector_mosaic(targets: Tensor, copied: Tensor, most: float) -> Mosaic:
 def joined(
     lines: Sequence[Sequence[Pixels]], frames: Sequence[Sequence[Colour | None]] | None = None
 ) -> Image.Image:
-    """Pictures of one size in rows, with gaps that let the page through.
+    """Join pictures of one size in rows, with transparent gaps.
 
     Args:
         lines: Pictures ``(H, W, 3)``, row by row.
@@ -91,7 +91,7 @@ def joined(
             y, x = i * down, k * across
             colour = None if frames is None else frames[i][k]
             if colour is not None:
-                # Half of the gap: frames do not touch.
+                # Half of the gap, so that frames do not touch.
                 edge = (gap + 1) // 2
                 inner = gap - edge
                 box = (slice(y + inner, y + down - inner), slice(x + inner, x + across - inner))

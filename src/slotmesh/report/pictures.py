@@ -1,4 +1,4 @@
-"""Pictures of what trained models do with samples: attention, masks, copies."""
+"""Pictures of the output of trained models: attention, masks, copies."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -39,7 +39,7 @@ _SHORTER = {"reconstruction": "rebuilt"}
 
 
 class Discovered(Protocol):
-    """The output of an object discovery model, as far as it is drawn; videos have T after batch."""
+    """The parts of an object discovery model's output that are drawn; videos have T after batch."""
 
     @property
     def reconstruction(self) -> Tensor:
@@ -83,12 +83,12 @@ def discovery_sheet(
     its mask, both multiplied by the image. The frames of a video are below each other. Features and
     their reconstruction are shown by their principal components; large images are shrunk.
 
-    Attention maps are scaled so that their largest value is 1. So are masks, but none as if it had
-    more than its share: where all slots have ``1 / m`` of every pixel, each shows the whole image.
+    Attention maps are scaled so that their largest value is 1. Masks are scaled likewise, but by a
+    factor of at most ``m``: if all slots have ``1 / m`` of every pixel, each shows the whole image.
 
     Args:
         image: uint8 ``(batch, 3, H, W)``, or ``(batch, T, 3, H, W)`` for video.
-        out: What the model returned.
+        out: Output of the model.
         grid: Rows and columns of the ``n`` inputs of the attention.
         truth: True masks ``(batch, H, W)`` or ``(batch, T, H, W)``, to be shown too.
 
@@ -225,7 +225,7 @@ def _attention_lines(
     lines: list[tuple[str, list[Pixels]]] = []
     for t, attention in enumerate(trace):
         maps = attention.detach().float()
-        # Slots differ in how much they take; the picture shows where they take it.
+        # Slots differ in how much mass they take; the picture shows where they take it from.
         maps = maps / maps.amax(-1, keepdim=True).clamp(min=1e-30)
         cells = maps.unflatten(-1, grid).unsqueeze(0)
         whole = F.interpolate(cells, size=shown.shape[:2], mode="nearest-exact")[0]
@@ -272,5 +272,5 @@ def draw_blocks(blocks: list[Block]) -> Image.Image:
 
 
 def _fitting(words: str, width: int) -> str:
-    """The words, or shorter ones if there is no room."""
+    """The text, shortened if there is not enough room."""
     return words if length(words) < width else _SHORTER.get(words, words)

@@ -25,7 +25,7 @@ class ResultRow:
 
     mark: Mark
     about: str
-    """Folder, or how many seeds."""
+    """The folder, or the number of seeds."""
     quick: bool
     cells: list[Cell]
     together: bool = False
@@ -34,7 +34,7 @@ class ResultRow:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a run makes of one sample."""
+    """The output of a run for one sample."""
 
     mark: Mark
     note: str
@@ -49,7 +49,7 @@ class Gallery:
     title: str
     pictures: list[Picture]
     mark: Mark | None = None
-    """Whose pictures these are, if they are of one run."""
+    """The run that the pictures are from, if it is only one."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Section:
     cases_about: str
     paper_tables: list[tuple[str, Grid]]
     tables: list[tuple[str, Grid]]
-    """Settings and environment: what runs share, and what differs."""
+    """Settings and environment: those that runs share, and those that differ."""
     commands: str
 
 

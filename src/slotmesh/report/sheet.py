@@ -77,7 +77,7 @@ def describe(sample: Sample, i: int, classes: Classes) -> list[str]:
             lines.append("")
             continue
         words: list[str] = []
-        # The order in which one would say them: large red metal cube.
+        # In the order in which one would say them: large red metal cube.
         for name in ("size", "color", "material", "shape"):
             if name in classes and name in sample.objects:
                 words.append(classes[name][int(sample.objects[name][i, row])])
@@ -133,7 +133,7 @@ def _vector_sheet(sample: VectorSample, title: str) -> Image.Image:
     """Inputs as heat maps: elements down, dimensions across."""
     inputs = sample.inputs.cpu()
     n, elements, dim = inputs.shape
-    # A few zeros say as much as a hundred.
+    # A few zeros are as informative as a hundred.
     shown = min(elements, sample.targets.shape[1] + 5)
     captions = [f"sample {int(i)}: {shown} of {elements} elements" for i in sample.index]
     side = max(2, min(10, 288 // dim))

@@ -1,4 +1,4 @@
-"""What decides the last bits of a run, besides its settings."""
+"""What determines the last bits of a run, besides its settings."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from slotmesh.training.gradient import compiles
 from slotmesh.training.settings import Settings
 from slotmesh.training.variants import SoftmaxSettings
 
-# What each is called, and how to restore what it was.
+# Each property in words, and how to restore its former value.
 _WORDS = {
     "device": ("on {}", "train on {}"),
     "processes": ("in {} process(es)", "start {} with --hardware.devices and --hardware.nodes"),
@@ -31,7 +31,7 @@ _TO_HAVE = {
 
 
 def arithmetic(settings: Settings, device: torch.device, n_processes: int) -> dict[str, str]:
-    """What may differ from one start of a run to the next, and changes how sums are rounded."""
+    """Properties that can differ between two starts of a run and change how sums are rounded."""
     cuda = device.type == "cuda"
     found = {
         "device": torch.cuda.get_device_name(device) if cuda else device.type,
@@ -85,7 +85,7 @@ def chosen(settings: Settings) -> Iterator[None]:
     threads = torch.get_num_threads()
     try:
         if hardware.deterministic and not gpu:
-            # Sums are split among threads: only one thread always gives the same bits.
+            # Sums are split among threads: only a single thread always gives the same bits.
             torch.set_num_threads(1)
         elif hardware.threads is not None:
             torch.set_num_threads(hardware.threads)
@@ -111,7 +111,7 @@ def _tf32(allowed: bool) -> Iterator[None]:
     )
     before = [room.fp32_precision for room in rooms]
     matmul = cudnn = None
-    # torch refuses to read these where someone has set the finer ones above.
+    # torch refuses to read these if the more specific ones above have been set.
     with suppress(RuntimeError):
         matmul = torch.get_float32_matmul_precision()
     with suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""The page beside exported weights: what they are, what they were trained on, how to load them."""
+"""The README of exported weights: what they are, what they were trained on, how to load them."""
 
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,11 @@ def model_card(run: Run, model: str, out: Path) -> str:
         # A folder's name, not its path.
         name = Path(encoder.name).name if Path(encoder.name).is_dir() else encoder.name
         lines.append(
-            f"- Features: those of `{name}`, frozen. Its weights are not in here; loading finds "
-            f"them where they were and compares their hash, {encoder.hash[:16]}."
+            f"- Features: those of `{name}`, frozen. Its weights are not included; loading reads "
+            f"them from the same place and checks their hash, {encoder.hash[:16]}."
         )
     if (start := getattr(s.model, "start", None)) is not None:
-        # The name alone: a path is of no use on another machine.
+        # Only the name: a path is of no use on another machine.
         lines.append(f"- Start: the weights `{Path(start).name}`.")
     step = run.stopped_at
     steps = (
@@ -68,7 +68,7 @@ def _data(run: Run) -> str:
         world = f"slotmesh's own procedural world for {of}, seed {s.data.seed}"
         easy = ", its easy version" if getattr(s.data, "easy", False) else ""
         return f"{n} of {world}{easy}; no real dataset"
-    # The folder's name, not its path: pages may be handed on.
+    # The folder's name, not its path: the page may be shared.
     name = Path(root).resolve().name
     if getattr(s.data, "world", None):
         return f"{s.data.world}, read from `{name}`"

@@ -69,7 +69,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
     Raises:
         DamagedError: If it is damaged.
-        ValueError: If it holds more than plain data, or is no checkpoint.
+        ValueError: If it contains more than plain data, or is not a checkpoint.
     """
     try:
         with path.open("rb") as file:
@@ -83,21 +83,21 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def last_sound(folder: Path, say: Callable[[str], None]) -> Path | None:
-    """The checkpoint to resume from; if it is damaged, the one before it takes its place.
+    """Find the checkpoint to resume from; if it is damaged, the previous one takes its place.
 
     Args:
         folder: With ``last.ckpt``, ``previous.ckpt`` and ``best.ckpt``, if they exist.
         say: Called with a line about each file that is damaged.
 
     Raises:
-        ValueError: If none can be read, or one would run code.
+        ValueError: If none can be read, or if loading one would run code.
     """
     last, previous, best = (folder / f"{name}.ckpt" for name in ("last", "previous", "best"))
     if best.is_file():
         try:
             load_checkpoint(best)
         except DamagedError as error:
-            say(f"{error} It is replaced when a validation loss is lower than all before.")
+            say(f"{error} It is replaced once a validation loss is below all previous ones.")
     if last.is_file():
         try:
             load_checkpoint(last)
@@ -105,7 +105,7 @@ def last_sound(folder: Path, say: Callable[[str], None]) -> Path | None:
         except DamagedError as error:
             if not previous.is_file():
                 raise DamagedError(
-                    f"{error} There is none before it to resume from: pass --overwrite to start "
+                    f"{error} There is no earlier one to resume from: pass --overwrite to start "
                     "from the beginning."
                 ) from error
             problem = str(error)
@@ -131,7 +131,7 @@ def _plain_data(path: Path, file: BinaryIO) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise _refused(path, str(error).splitlines()[0]) from error
-    except Exception as error:  # a file of another program can raise anything
+    except Exception as error:  # files of other programs can raise anything
         raise ValueError(f"{path} cannot be read as a checkpoint: {error!r}") from error
 
 
@@ -162,23 +162,23 @@ def _check_hash(path: Path, file: BinaryIO, size: int, expected: bytes) -> None:
         found.update(block)
         size -= len(block)
     if found.hexdigest().encode() != expected:
-        raise _damaged(path, "its SHA-256 is another than when it was written")
+        raise _damaged(path, "its SHA-256 differs from the recorded one")
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:
-    """Check the sums of its parts: all that there is in a file that was written without a hash."""
+    """Check the CRCs of its parts, the only checksums in a file that was written without a hash."""
     size = file.seek(0, io.SEEK_END)
     try:
         with zipfile.ZipFile(file) as archive:
             parts = archive.infolist()
             packed = any(part.compress_type != zipfile.ZIP_STORED for part in parts)
             pickles = [part.file_size for part in parts if part.filename.endswith(".pkl")]
-            # No small file may become a large one in memory.
+            # A small file must not expand to a large one in memory.
             fits = not packed and sum(part.file_size for part in parts) <= size
             broken = archive.testzip() if fits else None
     except Exception as error:  # zipfile raises more than it documents
         raise _damaged(path, str(error)) from error
-    # Of a part that is marked as a folder, torch reads nothing and takes what was in memory.
+    # torch does not read a part that is marked as a folder, and uses whatever was in memory.
     folders = [part.filename for part in parts if part.external_attr & _FOLDER]
     if folders:
         raise _damaged(path, f"{folders[0]} is marked as a folder")
@@ -187,7 +187,7 @@ def _check_archive(path: Path, file: BinaryIO) -> None:
     if sum(pickles) > _MOST_PICKLE * len(parts):
         raise _refused(path, f"Its pickle has {sum(pickles):,} bytes, for {len(parts)} parts.")
     if broken is not None:
-        raise _damaged(path, f"the CRC of {broken} is another than when it was written")
+        raise _damaged(path, f"the CRC of {broken} differs from the recorded one")
 
 
 def _damaged(path: Path, why: str) -> DamagedError:

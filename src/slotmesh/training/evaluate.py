@@ -26,9 +26,9 @@ from slotmesh.training.tasks import experiment
 from slotmesh.training.tasks.experiment import Experiment, Source
 from slotmesh.training.weights import locate
 
-# Test samples whose slots are looked at.
+# Number of test samples on which the use of slots is measured.
 _USAGE = 64
-# Samples whose mean the blind baseline predicts.
+# Number of samples whose mean the blind baseline predicts.
 _BLIND = 256
 
 
@@ -73,10 +73,10 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             )
         data = replace(data, root=settings.root)
         if hasattr(data, "easy"):
-            # Of the world that it was trained on.
+            # This applies only to the world that the run was trained on.
             data = replace(data, easy=False)
         if hasattr(data, "masks"):
-            # Those of other images; the new folder may have its own.
+            # These belong to other images; the new folder may have its own.
             data = replace(data, masks=None)
     elif (gone := _gone(data)) is not None:
         raise ValueError(
@@ -87,7 +87,8 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
         if getattr(data, "root", None) is None:
             raise ValueError("--partial is for a real dataset: pass its folder with --root.")
         if not hasattr(data, "partial"):
-            raise ValueError(f"--partial is for datasets; {run.settings.task} takes what is there.")
+            task = run.settings.task
+            raise ValueError(f"--partial is for datasets; {task} always uses what is there.")
         data = replace(data, partial=True)
     made = experiment(replace(run.settings, data=data), moved=True)
     if getattr(data, "partial", False) and run.settings.data.root is not None:
@@ -106,14 +107,14 @@ def run_evaluate(settings: Evaluate, console: Console | None = None) -> dict[str
             console=console,
         )
     many = "sample" if found["n"] == 1 else "samples"
-    # An incomplete copy may have no other images.
+    # An incomplete copy may have training images only.
     split = "training" if found["split"] == "train" else "test"
     title = f"{run.name}, {found['n']} {split} {many}"
     console.print(title, style="italic", soft_wrap=True, markup=False, highlight=False)
     console.print(_table(run, found))
     blind = "blind: a model that ignores its input"
     if found["blind"].get("fitted_to") == "the test samples":
-        blind += "; it was fitted to these samples, so that its loss is too low"
+        blind += "; it was fitted to these samples, so its loss is too low"
     for line in (blind, _usage_line(found.get("slots"))):
         if line:
             console.print(line, style="dim", soft_wrap=True, highlight=False)
@@ -152,12 +153,12 @@ def evaluate_run(
 
     Args:
         run: From :func:`~slotmesh.training.runs.open_run`.
-        batch_size: Samples at a time; that of training by default.
-        out: Folder to write to; by default that of the run. Of an export, or a checkpoint that is
-            in no run's folder, nothing is written then.
+        batch_size: Samples at a time; by default, as in training.
+        out: Folder to write to; by default, that of the run. For an export, or a checkpoint outside
+            a run, nothing is written by default.
         device: cpu, cuda, or auto.
         console: Shows the progress, if given.
-        usage: Whether to look at how slots are used, which takes a pass over a few samples more.
+        usage: Whether to measure how slots are used, which takes another pass over a few samples.
     """
     out = run.home if out is None else out
     place = place_of(device)
@@ -191,7 +192,7 @@ def evaluate_run(
     found = {
         **{k: getattr(run.settings, k) for k in ("task", "variant", "preset", "seed")},
         "checkpoint": run.checkpoint.name,
-        # An incomplete copy may have another one only.
+        # An incomplete copy may have another split only.
         "split": str(getattr(source, "split", "test")) if partial else "test",
         "partial": partial,
         "root": None if (root := getattr(made.settings.data, "root", None)) is None else str(root),
@@ -223,9 +224,10 @@ def evaluate_run(
 def _for_blind(
     made: Experiment, source: Source, n: int, place: torch.device
 ) -> tuple[Any, str | None]:
-    """What the blind baseline is fitted to, and of which split it is if of few test samples.
+    """Samples to fit the blind baseline to, and, if there are few test samples, what they are.
 
-    The mean of many test samples is that of any others; that of a few would know them.
+    The mean of many test samples is as good as that of any others, but with few test samples, a
+    baseline that is fitted to them would have seen the answer.
     """
     if n >= _BLIND:
         return source.sample(range(_BLIND)), None
@@ -241,7 +243,7 @@ def _for_blind(
             others, most = type(made)(fewer).source("train", place)
         return others.sample(range(min(most or _BLIND, _BLIND))), "other samples"
     except (ValueError, OSError):
-        # There may be no more than a test split.
+        # There may be only a test split.
         return source.sample(range(n)), "the test samples"
 
 
@@ -249,7 +251,7 @@ def _for_blind(
 def _usage(
     made: Experiment, model: Any, source: Source, n: int, size: int, place: torch.device
 ) -> dict[str, float]:
-    """How slots are used in the first samples, and in how many; empty for models without masks."""
+    """How slots are used in the first samples, and the number of samples; empty without masks."""
     means: list[tuple[int, dict[str, float]]] = []
     for first in range(0, n, size):
         sample = source.sample(range(first, min(first + size, n))).to(place)
@@ -263,7 +265,7 @@ def _usage(
 
 
 def strict(value: Any) -> Any:
-    """Replace what is not finite by None: JSON has no NaN."""
+    """Replace numbers that are not finite by None: JSON has no NaN."""
     if isinstance(value, dict):
         return {k: strict(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -28,7 +28,7 @@ class ExportModel:
 
 
 def run_export_model(settings: ExportModel, console: Console | None = None) -> Path:
-    """Write model.safetensors, config.json, the settings of the run, and a page about them."""
+    """Write model.safetensors, config.json, the settings of the run, and a README."""
     console = Console() if console is None else console
     run = open_run(settings.run)
     model: Any = run.load_model()
@@ -59,7 +59,7 @@ def run_export_model(settings: ExportModel, console: Console | None = None) -> P
 
 
 def _as_from_here(settings: Settings) -> Settings:
-    """Settings whose data have no longer path than needed: exports may be handed on."""
+    """Settings without the full paths of data and weights: exports may be shared."""
     places: dict[str, Path] = {}
     for name in ("root", "masks"):
         path: Path | None = getattr(settings.data, name, None)
@@ -69,7 +69,7 @@ def _as_from_here(settings: Settings) -> Settings:
 
 
 def _holds_others(folder: Path) -> bool:
-    """Whether a folder holds files, hidden ones aside, and is no export."""
+    """Whether a folder contains files, except for hidden ones, and is not an export."""
     if not folder.is_dir() or all(
         (folder / name).is_file() for name in ("model.safetensors", "settings.json")
     ):

@@ -1,4 +1,4 @@
-"""A run that diverges: say at which step, and keep what is needed to repeat it."""
+"""Runs that diverge: report the step, and save what is needed to repeat it."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ class NonFinite(Exception):  # noqa: N818 (it says what happened)
 
 
 def save_failure(folder: Path, experiment: Experiment, model: nn.Module, step: int) -> str:
-    """Write the weights before a failed step and what repeats it; the message for the user."""
+    """Save the weights before a failed step and what repeats it; return a message."""
     settings = experiment.settings
     _, n = experiment.source("train", torch.device("cpu"))
     index = Order(n, batch_size=settings.data.batch_size, seed=settings.seed).batch(step)
@@ -49,14 +49,14 @@ def save_failure(folder: Path, experiment: Experiment, model: nn.Module, step: i
 
 
 def replay(folder: Path | str, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """Compute the losses of a failed step again, and the norm of its gradient.
+    """Recompute the losses of a failed step and the norm of its gradient.
 
     Args:
         folder: ``failure`` in the run's folder.
         device: Where to compute.
 
     Raises:
-        ValueError: If one of the library's own checks finds a number that is not finite, and where.
+        ValueError: If a check of the library finds a number that is not finite; says where.
     """
     folder = Path(folder)
     found = json.loads((folder / "failure.json").read_text(encoding="utf-8"))

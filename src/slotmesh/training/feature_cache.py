@@ -7,8 +7,8 @@
       features.f16   float16 (rows, patches, dim): one row per image
       rows.bin       three hashes per row: of the image's stamp, of its pixels, of its features
 
-A row counts if its features have the recorded hash and its image is the one that they were computed
-from, so a process that was killed, a damaged file or a changed image cost the rows that they touch.
+A row is valid if its features have the recorded hash and were computed from the present image. A
+process that was killed, a damaged file or a changed image therefore only costs the rows concerned.
 """
 
 import hashlib
@@ -39,22 +39,22 @@ _HASH = 16
 _BATCH = {"cpu": 16, "cuda": 256}
 _THREADS = min(8, os.cpu_count() or 1)
 _WAIT_S = 1.0
-# From how many bytes on checking them takes long enough to show it.
+# Number of bytes from which on checking takes long enough to show progress.
 _LARGE = 1 << 30
 
 
 class Rows(Protocol):
-    """The images of a split, as the cache asks for them."""
+    """The images of a split, as the cache needs them."""
 
     what: str
-    """Which images these are, for the key: the same words, the same rows."""
+    """Identifies the images, for the key of the cache: the same text means the same rows."""
     title: str
-    """For messages."""
+    """Name of the split in messages."""
 
     def __len__(self) -> int: ...
 
     def stamp(self, row: int) -> str:
-        """What is quick to find out of an image and changes if it does, such as a file's time."""
+        """A string that is quick to read and changes if the image does, such as the file's time."""
         ...
 
     def images(self, rows: Sequence[int]) -> Iterable[Tensor | BadRecord]:
@@ -144,13 +144,13 @@ class _Cache:
         self.row_bytes = shape[1] * shape[2] * 2
         wrong = self._wrong(about)
         if wrong:
-            self._say(f"The feature cache {folder} is damaged ({wrong}): it is built again.")
+            self._say(f"The feature cache {folder} is damaged ({wrong}) and is rebuilt.")
         if wrong is None or wrong:
             self._begin(about)
         self.hashes = np.fromfile(self.rows, np.uint8).reshape(shape[0], 3, _HASH)
 
     def _wrong(self, about: dict[str, Any]) -> str | None:
-        """What does not fit: nothing (""), or None if there is no cache yet."""
+        """What is wrong with the cache: "" for nothing, or None if there is no cache yet."""
         path = self.folder / "about.json"
         if not path.is_file():
             return None
@@ -179,13 +179,13 @@ class _Cache:
         for file, each in ((self.features, self.row_bytes), (self.rows, 3 * _HASH)):
             with file.open("wb") as made:
                 made.truncate(each * self.shape[0])
-        # Last of all: without it, nothing else counts.
+        # Written last: without it, the rest is ignored.
         write_whole(self.folder / "about.json", json.dumps(about, indent=2) + "\n")
 
     def check(self, rows: Rows) -> tuple[list[int], set[int]]:
-        """The rows to look at: those without sound features, and those whose image may differ.
+        """Find the rows without valid features, and those whose image may have changed.
 
-        The second is the part of the first that may turn out to be unchanged.
+        The second set is the part of the first that may turn out to be unchanged.
         """
         done: NDArray[np.bool_] = np.any(self.hashes[:, 2], axis=-1)
         values = np.memmap(self.features, np.float16, mode="r", shape=self.shape)
@@ -228,7 +228,7 @@ class _Cache:
         retry: set[int],
         device: torch.device,
     ) -> list[tuple[int, BadRecord]]:
-        """Compute the features of these rows; those whose image cannot be read, and why."""
+        """Compute the features of these rows; return rows that cannot be read, and why."""
         encoder.to(device)
         bad: list[tuple[int, BadRecord]] = []
         began = time.monotonic()
@@ -248,7 +248,7 @@ class _Cache:
                         continue
                     pixels = _hash(np.ascontiguousarray(image.cpu().numpy()))
                     if row in retry and (pixels == self.hashes[row, 1]).all():
-                        # The file was touched, the image is the same.
+                        # The file was touched, but the image is the same.
                         self._write(hashes, row, (rows.stamp(row), pixels, self.hashes[row, 2]))
                         continue
                     new.append((row, image, pixels))
@@ -262,7 +262,7 @@ class _Cache:
                     for (row, _, pixels), values in zip(new, found, strict=True):
                         features.seek(row * self.row_bytes)
                         features.write(values.tobytes())
-                        # Only then is the row done.
+                        # The hashes come last: they complete the row.
                         features.flush()
                         self._write(hashes, row, (rows.stamp(row), pixels, _hash(values)))
                     computed += len(new)
@@ -287,7 +287,7 @@ class _Cache:
 
 
 def _about(encoder: FrozenFeatures, rows: Rows) -> dict[str, Any]:
-    """What decides the features: everything but the pixels, which are compared one by one."""
+    """What determines the features, except for the pixels, which are compared row by row."""
     return {
         "version": _VERSION,
         "backbone": encoder.name,
@@ -306,7 +306,7 @@ def _computed(
     batch = torch.stack([image.to(device) for image in images])
     with torch.inference_mode():
         values = encoder(batch).float()
-    # The largest numbers of float16: beyond them is infinity.
+    # Larger numbers would become infinite in float16.
     most = torch.finfo(torch.float16).max
     if not bool(values.isfinite().all()):
         raise ValueError(
@@ -325,7 +325,7 @@ def _hash(data: Any) -> NDArray[np.uint8]:
 
 
 def _wait_for(lock: Lock, console: Console) -> None:
-    """Another process may be computing the same features."""
+    """Wait for the lock: another process may be computing the same features."""
     said = False
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Samples by their features: what the cache computes them from, and what a run gets."""
+"""Samples as features: the images that the cache computes them from, and what a run gets."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -14,34 +14,34 @@ from slotmesh.training.feature_cache import FeatureFile
 from slotmesh.worlds.record import TensorRecord
 
 _THREADS = 8
-# Samples of a dataset whose pixels stand for all of them.
+# Number of samples of a dataset whose pixels stand for all of them.
 _PROBES = 8
 _CHUNK = 1024
 
 
 @dataclass(frozen=True)
 class FeatureSample(TensorRecord):
-    """A batch of images by their features."""
+    """A batch of images as features."""
 
     index: Tensor
     """int64 ``(batch)``: which samples these are."""
     features: Tensor
     """float16 ``(batch, n, dim)``."""
     image: Tensor
-    """uint8 ``(batch, 3, H, W)``; ``(batch, 0)`` for training, which looks at features only."""
+    """uint8 ``(batch, 3, H, W)``; ``(batch, 0)`` for training, which only needs features."""
     mask: Tensor
-    """uint8 ``(batch, H, W)``: 1 + the object's index, 0 for none; likewise."""
+    """uint8 ``(batch, H, W)``: 1 + the object's index, 0 for none; ``(batch, 0)`` for training."""
 
 
 class FeatureSource:
-    """Samples of a split: features from disk, and images and masks from where they are.
+    """Samples of a split: features from the cache, images and masks from their source.
 
     Args:
         file: The features.
-        inner: Images and masks by row; None for training.
+        inner: Source of the images and masks; None for training.
         split: Which part of the data they are.
         keep_on: A GPU that keeps all features, if it has room for them.
-        place: Where samples go otherwise.
+        place: Device of the samples otherwise.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class FeatureSource:
         return FeatureSample(which, features, seen.image, seen.mask).to(seen.image.device)
 
 
-# ---- images as the cache asks for them ----
+# ---- images as the cache needs them ----
 
 
 class FolderRows:
@@ -123,7 +123,7 @@ class FolderRows:
 
 
 class LoadedRows:
-    """Images that are in memory: their pixels are their stamp."""
+    """Images in memory; the stamp is a hash of the pixels."""
 
     def __init__(self, images: Tensor, title: str) -> None:
         self.pixels = images
@@ -143,7 +143,7 @@ class LoadedRows:
 
 
 class DatasetRows:
-    """A world, which is a function of its seed, or a dataset that does not change."""
+    """A world, which is determined by its seed, or a dataset that does not change."""
 
     def __init__(self, source: Any, n: int, title: str, seed: int, root: str) -> None:
         self.source = source
@@ -151,7 +151,7 @@ class DatasetRows:
         self.title = title
         some = sorted({i * n // _PROBES for i in range(_PROBES)})
         pixels = [source.sample([i]).image.cpu().numpy().tobytes() for i in some]
-        # A renderer or a file that changed changes these, too. Devices may differ by a grey level.
+        # These change with the renderer or the files. Devices may differ by a grey level.
         place = str(source.sample([0]).image.device)
         probe = hashlib.blake2b(b"".join(pixels), digest_size=16).hexdigest()
         self.what = f"{title} {seed} {root} {n} {place} {probe}"
@@ -160,7 +160,7 @@ class DatasetRows:
         return self.n
 
     def stamp(self, row: int) -> str:
-        """Its number: the key of the cache knows the rest."""
+        """The number of the sample: the key of the cache covers the rest."""
         return str(row)
 
     def images(self, rows: Sequence[int]) -> Iterable[Tensor | BadRecord]:

@@ -19,9 +19,9 @@ from slotmesh.training.loop import run_train
 from slotmesh.training.places import place_of
 from slotmesh.training.tasks import preset
 
-# Images are resized when they are read; what is written for that need not be larger.
+# Images are resized when they are read, so the files need not be larger.
 _MOST_SIDE = 1024
-# What fit calls a setting of the command; errors name the latter.
+# The arguments of fit by the flags of the command, which errors name.
 _NAMES = {
     "--data.root": "images",
     "--model.n-slots": "n_slots",
@@ -145,7 +145,7 @@ def fit(
 
 @contextlib.contextmanager
 def _names(temporary: str) -> Iterator[None]:
-    """Let errors speak of the arguments of fit: not of flags, nor of a temporary folder."""
+    """Let errors name the arguments of fit instead of flags and a temporary folder."""
     try:
         yield
     except ValueError as error:
@@ -171,7 +171,7 @@ class _Screen(Console):
 
 
 def _write(images: Any, folder: Path, most: int) -> Path:
-    """Write images as files, which training reads as any folder."""
+    """Write images to a folder, which training reads like any other."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise ValueError(
@@ -192,7 +192,7 @@ def _write(images: Any, folder: Path, most: int) -> Path:
 
 
 def _items(images: Any) -> Iterator[Any]:
-    """The images of anything that holds some."""
+    """Iterate over the images of any kind of collection."""
     if isinstance(images, Tensor | np.ndarray):
         if images.ndim != 4:
             expected = "(N, 3, H, W)" if isinstance(images, Tensor) else "(N, H, W, 3)"
@@ -205,7 +205,7 @@ def _items(images: Any) -> Iterator[Any]:
     if isinstance(images, Mapping):
         raise ValueError("fit: images is a dict, expected a list of them: pass its values.")
     if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
-        # A dataset need not be iterable, nor end with an IndexError.
+        # A dataset need not be iterable, nor raise an IndexError at its end.
         found: Iterable[Any] = (images[i] for i in range(len(images)))
     elif isinstance(images, Iterable):
         found = images

@@ -17,19 +17,20 @@ from slotmesh.training.tasks.experiment import Experiment, mix
 Losses = dict[str, Tensor]
 
 WORTH = 5000
-"""Steps of a run from which on compiling saves time."""
+"""Number of steps from which on compiling saves time."""
 
 
 class FastGradient:
     """Losses and gradients of one batch after another, compiled, in one CUDA graph.
 
-    The first call takes about a minute, while torch compiles. After that a step takes what the GPU
-    needs, and the host has time to prepare the next. Random numbers are those of a step that is
-    not compiled.
+    The first call takes about a minute, while torch compiles. After that, a step takes only as long
+    as the GPU needs, while the host prepares the next. Random numbers are the same as without
+    compilation.
 
     Args:
-        experiment: Whose losses.
-        model: On a CUDA device. From the first call on, its gradients stay in the same memory.
+        experiment: Defines the losses.
+        model: The model, on a CUDA device. From the first call on, its gradients stay in the same
+            memory.
         half: Compute under autocast to bfloat16.
         compiled: Whether torch compiles it; otherwise it is only recorded.
     """
@@ -47,7 +48,7 @@ class FastGradient:
         self._grads: list[tuple[nn.Parameter, Tensor | None]] = []
 
     def __call__(self, batch: Any, step: int) -> Losses:
-        """The losses of a step's batch, valid until the next call; the gradient is in ``.grad``."""
+        """Return the losses of a batch, valid until the next call; the gradient is in ``.grad``."""
         if self._replay is None:
             self._record(batch, step)
         assert self._replay is not None
@@ -86,7 +87,7 @@ class FastGradient:
                 p.grad = None
 
         with fastest_convolutions(), warnings.catch_warnings():
-            # Single precision is what the settings ask for.
+            # The settings ask for single precision.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             self._replay = Captured(whole, [self._generator], before=forget)
         self._grads = [(p, p.grad) for p in self.model.parameters()]
@@ -102,7 +103,7 @@ class FastGradient:
 
 @contextmanager
 def fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try its algorithms; a recording made meanwhile keeps the choice."""
+    """Let cuDNN try its algorithms; a graph that is recorded meanwhile keeps its choice."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -112,7 +113,7 @@ def fastest_convolutions() -> Iterator[None]:
 
 
 def compiles(settings: Settings, device: torch.device, n_processes: int) -> bool:
-    """Whether the step of a run can be compiled, and is worth the minute that this takes."""
+    """Whether the step of a run can be compiled, and is worth the minute that it takes."""
     wish = settings.hardware.compile
     able = device.type == "cuda" and n_processes == 1 and not settings.hardware.deterministic
     return able and (wish == "yes" or (wish == "auto" and settings.steps >= WORTH))

@@ -35,10 +35,11 @@ class Log:
     """Writes the numbers of a run and shows them, between ``with`` and the end of the block.
 
     Args:
-        made: What is trained.
-        console: For the progress bar; if it is no terminal, for a line per validation, and at least
-            every 10 seconds.
-        step: The step that training resumes from. Rows of later steps go: they come again.
+        made: The experiment.
+        console: Shows a progress bar or, if it is not a terminal, a line at every validation and at
+            least every 10 seconds.
+        step: The step that training resumes from. Rows of later steps are removed, since these
+            steps are repeated.
         seconds: Time that training took so far.
         active: Whether this is the first process; the others only measure the time.
     """
@@ -84,15 +85,15 @@ class Log:
     def __exit__(self, *error: Any) -> None:
         self._count.__exit__(*error)
         if self._active:
-            with suppress(OSError):  # What it could not write was said before.
+            with suppress(OSError):  # errors in writing have been reported
                 if self._logger is not None:
                     self._logger.finalize("failed" if error[0] else "success")
                     if self._settings.logger == "wandb":
-                        # Or another run in this process would add to this one.
+                        # Otherwise, another run in this process would add to this one.
                         self._logger.experiment.finish()
 
     def write(self, step: int, split: str, numbers: dict[str, float]) -> None:
-        """Write a row of numbers, which are called ``train/loss`` and the like."""
+        """Write a row of numbers, under names such as ``train/loss``."""
         if not self._active:
             return
         numbers = {f"{split}/{name}": value for name, value in numbers.items()}
@@ -100,7 +101,7 @@ class Log:
         row = {"step": step, "seconds": f"{self.seconds:.2f}"}
         row |= {name: f"{value:.9g}" for name, value in numbers.items()}
         if new := [name for name in row if name not in self._columns]:
-            # A CSV file gets more columns only by being written again.
+            # To add columns to a CSV file, write it again.
             rows = self._rows()
             self._columns += new
             self._write_csv(rows)
@@ -114,7 +115,7 @@ class Log:
                 self._logger.log_metrics(numbers, step)
 
     def show(self, step: int, *, line: bool) -> None:
-        """Move the bar, a few times per second; with ``line``, at once, or print a line."""
+        """Move the bar, at most a few times per second; with ``line``, always, or print a line."""
         now = time.monotonic()
         if not self._active or (not line and now - self._drawn < 0.1):
             return
@@ -149,7 +150,7 @@ class Log:
         if not self._path.is_file():
             return []
         with self._path.open(newline="", encoding="utf-8") as file:
-            # A row that a kill cut short has no value for its last columns.
+            # A row that was cut short by a kill has no values in its last columns.
             rows = [r for r in csv.DictReader(file) if None not in r and None not in r.values()]
         return [row for row in rows if row.get("step", "").isdigit()]
 
@@ -170,7 +171,7 @@ def _make_logger(settings: Settings, step: int) -> Any:
         return None
     from lightning.pytorch.loggers import WandbLogger
 
-    # A run that resumes is the same run of W&B.
+    # A resumed run continues the same W&B run.
     path = settings.folder / "wandb" / "id"
     path.parent.mkdir(exist_ok=True)
     if not step or not path.is_file():
@@ -186,14 +187,14 @@ def _make_logger(settings: Settings, step: int) -> Any:
 
 
 class EventFile:
-    """Writes numbers and pictures for TensorBoard at once; called as Fabric's loggers are.
+    """Writes numbers and pictures for TensorBoard at once, with the interface of Fabric's loggers.
 
-    Fabric's own has a thread for writing: what that holds is lost in a kill, and it ends with a
-    traceback if the disk is full or the folder was removed.
+    Fabric's own logger writes in a thread: what it has not written is lost if the process is
+    killed, and it ends with a traceback if the disk is full or the folder was removed.
 
     Args:
-        folder: To write to.
-        purge: Events from this step on, which an earlier part of the run wrote, do not count.
+        folder: Folder to write to.
+        purge: First step of which earlier events, written before the run was resumed, are ignored.
     """
 
     def __init__(self, folder: Path, purge: int | None) -> None:

@@ -1,12 +1,12 @@
-"""The training of a run, from top to bottom in the order in which things happen.
+"""Training, from top to bottom in the order in which things happen.
 
 :func:`run_train` prepares the run's folder, builds what is trained (:class:`Training`), resumes it
 from the last checkpoint and then repeats: batch, loss, gradient, clip, step, average, log,
 validate, pictures, save. Lightning Fabric supplies devices, precision and processes; nothing else
 calls back.
 
-All randomness of a step is a pure function of (seed, step), so that a resumed run needs no state of
-a random generator, and several processes together draw what one would.
+All randomness of a step is a pure function of (seed, step), so a resumed run needs no saved
+generator state, and several processes together draw the same numbers as one.
 """
 
 import io
@@ -42,7 +42,7 @@ from slotmesh.training.tasks.experiment import Experiment
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-# Steps after which processes tell each other whether to stop, which costs a message each time.
+# Steps between two exchanges of the processes on whether to stop, each of which costs a message.
 _LOOK_EVERY = 10
 # Validation samples in a picture.
 _PICTURED = 4
@@ -56,10 +56,10 @@ def run_train(
     """Train to the last step, from scratch or from the last checkpoint.
 
     Args:
-        settings: Of the run.
+        settings: Settings of the run.
         console: Shows progress.
-        kept: Sets of samples in memory, from run to run: pass the same to several runs of a
-            process, and those with the same data make them once.
+        kept: Sets of samples in memory: pass the same object to several runs in a process, and runs
+            with the same data create them once.
 
     Returns:
         The finished run.
@@ -138,7 +138,7 @@ def _fit(
                 f"Stopped at step {training.step} and saved. {same} to resume.",
                 highlight=False,
             )
-        # As shells count: 143 for SIGTERM, 130 for Ctrl-C.
+        # The exit codes of shells: 143 for SIGTERM, 130 for Ctrl-C.
         sys.exit(128 + stopped)
 
 
@@ -188,7 +188,8 @@ def _steps(
         if validated or step % settings.save_every == 0 or signum:
             training.check_finite()
             training.seconds = log.seconds
-            # The best first: a run that dies in between resumes from before, and writes both again.
+            # The best first: if the run dies in between, it resumes from an earlier step and writes
+            # both again.
             for name in ("best", "last") if better else ("last",):
                 _save(settings.folder / "checkpoints" / f"{name}.ckpt", training)
         log.show(step, line=validated)
@@ -274,7 +275,7 @@ class Training:
     def _leave_out_unused(self) -> None:
         """Exclude parameters that the loss does not depend on: DDP would wait for their gradient.
 
-        In one process they have none, and Adam leaves them alone.
+        In a single process they have no gradient, and Adam leaves them alone.
         """
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         sample, noise = self._first(1, "unused")
@@ -294,8 +295,8 @@ class Training:
         """Take a step: loss, gradient, clip, update of the weights and of their average.
 
         Raises:
-            NonFinite: If the loss or the gradient is not finite; the weights are those before. On a
-                GPU it is raised later, by :meth:`check_finite`.
+            NonFinite: If the loss or the gradient is not finite; the weights are then unchanged. On
+                a GPU, it is raised later, by :meth:`check_finite`.
         """
         optim = self.made.settings.optim
         rate = optim.lr * optim.factor(self.step, self.made.settings.steps)
@@ -307,7 +308,7 @@ class Training:
         self._guard(losses["loss"], norm)
         self.adam.step()
         if self.average is not None and optim.ema is not None:
-            # Lower at first, so that the initial weights are soon forgotten.
+            # Lower in the beginning, so that the initial weights are soon forgotten.
             decay = min(optim.ema, (1 + self.step) / (10 + self.step))
             kept, new = (tuple(m.parameters()) for m in (self.average, self.model))
             get_ema_multi_avg_fn(decay)(kept, new, self.step)
@@ -315,9 +316,9 @@ class Training:
         self.step += 1
 
     def gradient(self, batch: Any) -> dict[str, Tensor]:
-        """The losses of a batch; their gradient is then in ``.grad`` of the parameters."""
+        """Compute the losses of a batch, and their gradient in ``.grad`` of the parameters."""
         if self._fast is not None:
-            # It writes the whole gradient again, and the losses of the next step over these.
+            # It overwrites the whole gradient, and in the next step these losses.
             return {name: value.clone() for name, value in self._fast(batch, self.step).items()}
         losses = self.losses(batch)
         self.adam.zero_grad()
@@ -332,7 +333,7 @@ class Training:
             try:
                 return self.made.losses(model, batch, noise)
             except ValueError as error:
-                # On the CPU the library's own checks come first. Other processes wait for the
+                # On the CPU, the checks of the library find it first. Other processes wait for the
                 # gradient of this one.
                 if "not finite" not in str(error):
                     raise
@@ -345,7 +346,7 @@ class Training:
         """Keep the weights unchanged if the loss or gradient is not finite in any process."""
         finite = torch.isfinite(norm) & torch.isfinite(loss)
         if self.fabric.world_size > 1:
-            # Fabric's all_reduce would let all processes wait for each other once more.
+            # Fabric's all_reduce would make all processes wait for each other once more.
             whole = finite.to(torch.float32)
             torch.distributed.all_reduce(whole, torch.distributed.ReduceOp.MIN)
             finite = whole > 0
@@ -370,7 +371,7 @@ class Training:
         self.check_finite()
         found = self._latest
         if self.fabric.world_size > 1:
-            # Processes have equal parts of each batch.
+            # All processes have equal parts of each batch.
             mean = self.fabric.strategy.all_reduce
             found = {k: mean(v.clone()) if isinstance(v, Tensor) else v for k, v in found.items()}
         return {name: float(value) for name, value in found.items()}
@@ -379,7 +380,7 @@ class Training:
 
     @torch.no_grad()
     def validate(self, batches: EvalBatches) -> dict[str, float]:
-        """Loss and metrics over the validation set, of all processes together."""
+        """Compute loss and metrics over the validation set, over all processes."""
         self.check_finite()
         for metric in (*self._metrics.values(), self._val_loss):
             metric.reset()
@@ -428,7 +429,7 @@ class Training:
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything to resume from, and what decides its bits."""
+        """Everything that is needed to resume, and what determines the bits."""
         models = {"model": self.model, "average": self.average}
         return self._about | {
             "global_step": self.step,
@@ -446,7 +447,7 @@ class Training:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a checkpoint, also from one that Lightning's Trainer wrote."""
-        # Where earlier versions kept the same.
+        # Earlier versions kept the same values elsewhere.
         callbacks = state.get("callbacks", {})
         self.step = state["global_step"]
         self.seconds = (callbacks.get("Journal", {}) | state)["seconds"]
@@ -460,13 +461,13 @@ class Training:
                 )
         [optimizer] = state["optimizer_states"]
         for group in optimizer["param_groups"]:
-            # As on this device, not on that of the checkpoint.
+            # Depends on this device, not on that of the checkpoint.
             group["fused"] = self._fused
         self.adam.load_state_dict(optimizer)
 
 
 class _Calls(nn.Module):
-    """Calls a function with the model, as one forward pass: DDP then sees all that it does."""
+    """Calls a function with the model as one forward pass, so that DDP sees all of it."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which device a command computes on, and what to say if its memory is too small."""
+"""The device that a command computes on, and the error if its memory is too small."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,20 +11,20 @@ from slotmesh.training.settings import Hardware
 
 # Scenes are rendered, and metrics summed up, in float64.
 NO_FLOAT64 = "an Apple GPU, which has no float64 for scenes and metrics"
-# What torch says if it asks the system for memory, or cannot even count the bytes.
+# What torch says if it does not get the memory, or if the number of bytes overflows.
 _SIGNS = ("allocate memory", "out of memory", "overflow")
 
 
 def gpu_count() -> int:
-    """GPUs that torch can compute on here; an Apple GPU does not count."""
+    """Number of GPUs that torch can use here; an Apple GPU does not count."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def place_of(device: str) -> torch.device:
-    """The device that a command's ``--device`` means: auto, cpu, cuda, or cuda:1.
+    """The device that ``--device`` stands for: auto, cpu, cuda, or cuda:1.
 
     Raises:
-        ValueError: If it is none of these, or not on this machine.
+        ValueError: If it is none of these, or this machine does not have it.
     """
     if device in ("auto", "cpu"):
         return torch.device("cuda" if device == "auto" and gpu_count() else "cpu")
@@ -68,7 +68,7 @@ def check_hardware(hardware: Hardware) -> None:
             "--hardware.deterministic is on, but --hardware.compile is yes, which measures which "
             "kernels are fastest. Leave one of them out."
         )
-    # What torchrun and srun say; without this check, each process would train on its own.
+    # Set by torchrun and srun; without this check, each process would train on its own.
     started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS"))
     expected = hardware.devices * hardware.nodes
     if started is not None and int(started) != expected:
@@ -80,7 +80,7 @@ def check_hardware(hardware: Hardware) -> None:
 
 
 def check_fits(build: Callable[[], nn.Module]) -> None:
-    """Raise a MemoryError if a model has more weights than this machine has memory.
+    """Raise a MemoryError if the weights of a model take more memory than this machine has.
 
     Linux may promise memory that it does not have, and kill the process that then uses it.
     """

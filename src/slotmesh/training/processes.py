@@ -1,4 +1,4 @@
-"""The processes of a run: how they start, agree, stop and part, and keep others out."""
+"""The processes of a run: how they start, communicate, stop and end, and lock the folder."""
 
 import atexit
 import contextlib
@@ -34,17 +34,17 @@ except ImportError:  # Windows has none
 T = TypeVar("T")
 
 LOCK_NAME = ".lock"
-# A process that was killed a moment ago may still be giving back its memory.
+# A process that has just been killed may still be releasing its memory.
 _PATIENCE_S = 2.0
 
 _held: set[int] = set()
 
 
 def start_processes(settings: Settings) -> "Fabric":
-    """Fabric on the hardware of the settings, with all processes started.
+    """Create Fabric for the hardware of the settings, and start all processes.
 
     Raises:
-        ValueError: If the hardware is not as the settings say, or others started other processes.
+        ValueError: If the hardware or the number of processes does not match the settings.
     """
     with _lightning_silent():
         fabric = make_fabric(settings)
@@ -56,7 +56,7 @@ def start_processes(settings: Settings) -> "Fabric":
 
 
 def make_fabric(settings: Settings) -> "Fabric":
-    """Fabric on the hardware of the settings; nothing is started yet."""
+    """Create Fabric for the hardware of the settings, without starting anything."""
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
@@ -79,8 +79,8 @@ def make_fabric(settings: Settings) -> "Fabric":
 
 @contextlib.contextmanager
 def _lightning_silent() -> Iterator[None]:
-    """Keep Lightning from printing who takes part, in every process, and hints about precision."""
-    # Its loggers get their levels when it is imported.
+    """Keep Lightning from printing a line per process, and hints about precision."""
+    # It sets the levels of its loggers when it is imported.
     import lightning.fabric  # noqa: F401
 
     loggers = [logging.getLogger(name) for name in ("lightning.fabric", "lightning.pytorch")]
@@ -103,18 +103,18 @@ def _part_at_exit() -> None:
 def _part() -> None:
     """End the group of processes, if there is one.
 
-    Threads of gloo that outlive the interpreter can abort it, and a finished run counts as failed.
-    Lightning does this for NCCL alone.
+    Threads of gloo that outlive the interpreter can abort it, so that a finished run counts as
+    failed. Lightning ends the group for NCCL only.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def agree(fabric: "Fabric", prepare: Callable[[], T]) -> T:
-    """What the first process prepared, in all processes; the others wait for it.
+    """Return in all processes what the first one prepared; the others wait for it.
 
     Raises:
-        ValueError: In all processes, if the first could not.
+        ValueError: In all processes, if it was raised in the first.
     """
     found: Any = None
     problem = ""
@@ -132,9 +132,10 @@ def agree(fabric: "Fabric", prepare: Callable[[], T]) -> T:
 
 
 class StopSignals:
-    """Notes SIGTERM and Ctrl-C, so that training can stop after the step at hand.
+    """Records SIGTERM and Ctrl-C, so that training can stop after the current step.
 
-    A second Ctrl-C ends it at once. Handlers of before are back after the ``with`` block.
+    A second Ctrl-C ends training at once. The previous handlers are restored after the ``with``
+    block.
     """
 
     def __init__(self) -> None:
@@ -142,10 +143,10 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        # Python lets only the main thread listen.
+        # Only the main thread can handle signals.
         if threading.current_thread() is threading.main_thread():
             kinds = (signal.SIGTERM, signal.SIGINT)
-            # None is a handler that is not Python's.
+            # None means a handler that was not set in Python.
             self._before = {s: signal.getsignal(s) or signal.SIG_DFL for s in kinds}
         return self
 
@@ -154,12 +155,12 @@ class StopSignals:
             signal.signal(signum, handler)
 
     def listen(self) -> None:
-        """Put the handlers in place, again at every step: a compiler may have put others there."""
+        """Install the handlers, at every step: a compiler may have installed others."""
         for signum in self._before:
             signal.signal(signum, self._note)
 
     def received(self, fabric: "Fabric") -> int:
-        """The signal that this process or another received; 0 for none."""
+        """The signal that any process received; 0 for none."""
         if fabric.world_size == 1:
             return self._received
         shared = torch.tensor(self._received, device=fabric.device)
@@ -176,10 +177,10 @@ class StopSignals:
 
 
 class Lock:
-    """A folder, created if necessary, in which no other process trains until this is released.
+    """A lock on a folder, created if necessary: no other process trains there until it is released.
 
-    The kernel holds the lock (``flock``), also against other machines that share the file system,
-    and releases it when the process ends, however it ends. The file's text only names the process.
+    The operating system holds the lock (``flock``), also against other machines that share the file
+    system, and releases it however the process ends. The text of the file only names the process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -208,7 +209,7 @@ class Lock:
                 time.sleep(0.1)
 
     def check(self) -> None:
-        """Raise an OSError if the folder was removed or replaced since then."""
+        """Raise an OSError if the folder has been removed or replaced since."""
         if self._file is not None and not self._is_mine(self._file):
             raise OSError(
                 f"{self.folder} was removed or replaced during training, so nothing more can be "
@@ -221,7 +222,7 @@ class Lock:
             return
         file, self._file = self._file, None
         _held.discard(file)
-        # Before it is closed: afterwards another process could have it.
+        # Before the file is closed: afterwards, another process could have locked it.
         if self._is_mine(file):
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -233,7 +234,7 @@ class Lock:
         try:
             self._lock(file)
             if not self._is_mine(file):
-                # The process that had it removed the file in between.
+                # The process that held the lock removed the file in between.
                 os.close(file)
                 return
         except BaseException:
@@ -241,7 +242,7 @@ class Lock:
             raise
         self._file = file
         _held.add(file)
-        with contextlib.suppress(OSError):  # It is locked even if the disk has no room for a name.
+        with contextlib.suppress(OSError):  # locked, even if the disk is full
             os.truncate(file, 0)
             os.write(file, _about_me().encode())
 
@@ -282,7 +283,7 @@ def _about_me() -> str:
 
 
 def _leave() -> None:
-    """Close a forked child's copies, with which the lock would outlive this process."""
+    """Close the copies in a forked child, which would make the lock outlive this process."""
     for file in _held:
         with contextlib.suppress(OSError):
             os.close(file)

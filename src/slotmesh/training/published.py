@@ -1,8 +1,7 @@
-"""Published results of a task, and the settings that train each of them.
+"""Published results of tasks, and the settings that reproduce each of them.
 
-A task lists its own (:attr:`Experiment.published`); reports show them beside runs.
-
-Percentages are kept as parts of 1, as the metrics give them; normalised errors as they are.
+Each task lists its own (:attr:`Experiment.published`), and reports show them beside runs.
+Percentages are stored as fractions of 1, like the metrics; normalised errors as they are.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,11 +18,11 @@ class PaperTable:
     """A table of the paper."""
 
     about: str
-    """What it is about, in a sentence."""
+    """What the table is about, in a sentence."""
     numbers: str = "mean and standard deviation of 5 seeds"
-    """What the paper prints; empty if it prints no numbers, as ``about`` then says."""
+    """What the numbers of the paper are; empty if it has none, as ``about`` then says."""
     seeds: int | None = 5
-    """Seeds behind each number, if the paper says how many."""
+    """Number of seeds behind each number, if the paper gives it."""
 
 
 TABLES = {
@@ -48,7 +47,7 @@ TABLES = {
         None,
     ),
 }
-"""What each table is, by the name that a row has for it."""
+"""All tables, by the names that rows use."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +55,20 @@ class Row:
     """One row of a table."""
 
     table: str
-    """Where it is, a key of :data:`TABLES`."""
+    """The table of the row, a key of :data:`TABLES`."""
     label: str
-    """What the paper calls it."""
+    """Name of the row in the paper."""
     task: str
-    """The task that it belongs to."""
+    """The task of the row."""
     variant: str | None
-    """None: the paper copied the row from elsewhere, and no command makes it."""
+    """None if the paper quotes the row from elsewhere, so that no command reproduces it."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Settings that differ from the task's ``paper`` preset."""
     results: Results = field(default_factory=dict)
 
     @property
     def args(self) -> tuple[str, ...] | None:
-        """What follows ``slotmesh train TASK`` for this row.
+        """The arguments of ``slotmesh train TASK`` for this row.
 
         Example:
             >>> from slotmesh.training.published import published_rows
@@ -84,7 +83,7 @@ class Row:
         """The settings of a run of this row, from one of the presets.
 
         Raises:
-            ValueError: If no command makes the row.
+            ValueError: If no command reproduces the row.
         """
         if self.variant is None:
             raise ValueError(f"{self.label} in {self.table} was copied from elsewhere.")
@@ -115,7 +114,7 @@ def changed(settings: S, changes: dict[str, Any]) -> S:
 
 
 def flags(changes: dict[str, Any]) -> list[str]:
-    """Settings as the command line takes them.
+    """Settings as flags of the command line.
 
     Example:
         >>> from slotmesh.training.published import flags
@@ -133,7 +132,7 @@ def flags(changes: dict[str, Any]) -> list[str]:
 
 
 def row_of(settings: Settings) -> Row | None:
-    """The row that a run belongs to, whatever its preset, length and sizes; None if to no row.
+    """The row that a run belongs to, whatever its preset, length and sizes; None if there is none.
 
     Example:
         >>> from slotmesh.training.published import row_of
@@ -158,21 +157,21 @@ def published_rows() -> list[Row]:
 
 
 def _kind(settings: Settings) -> tuple[Any, ...]:
-    """All that tells rows apart."""
+    """Everything that distinguishes rows."""
     from slotmesh.training.tasks import preset
 
     mine: Any = settings
     usual: Any = preset(settings.task, settings.variant, settings.preset)
     paper: Any = preset(settings.task, settings.variant, "paper")
-    # Without one a run has a step instead, and no row of the paper has that.
+    # Without lr, a run uses a step instead, which no row of the paper does.
     lr, usual_lr = (getattr(s.transport, "lr", 0.0) or 0.0 for s in (mine, usual))
     n_iters = mine.model.n_iters
     if n_iters == usual.model.n_iters:
-        # A preset of an easy world may have fewer.
+        # The preset of an easy world may have fewer.
         n_iters = paper.model.n_iters
     init = mine.model.init
     if not mine.model.implicit and init == "fixed-gaussian":
-        # Learned or not, a Gaussian is no row of its own.
+        # A Gaussian is not a row of its own, whether it is learned or not.
         init = "gaussian"
     return (
         settings.task,
@@ -185,7 +184,7 @@ def _kind(settings: Settings) -> tuple[Any, ...]:
         getattr(mine.transport, "combine", "sum"),
         getattr(mine.transport, "approximate", None),
         getattr(mine.transport, "step", None),
-        # No row of the paper has what goes beyond it.
+        # No row of the paper has settings that go beyond it.
         *(getattr(mine.model, name, False) for name in ("raw_values", "rescale", "head")),
         getattr(mine, "relative_loss", False),
         # Only one table has a row for another learning rate of MESH.

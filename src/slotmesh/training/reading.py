@@ -1,4 +1,4 @@
-"""Files of a run, which may be damaged: read them, or refuse them in one line."""
+"""Read the files of a run, or refuse damaged ones with an error of one line."""
 
 import csv
 import json
@@ -15,10 +15,10 @@ _MOST_JSON = 16 << 20
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the object that a JSON file holds.
+    """Read the object in a JSON file.
 
     Raises:
-        ValueError: If it cannot be read, or holds something else.
+        ValueError: If it cannot be read, or does not contain an object.
     """
     return parse_json(_text(path, _MOST_JSON), path)
 

@@ -42,8 +42,8 @@ from slotmesh.training.tasks.experiment import Experiment
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-# Between two parts of one run, only what is INCIDENTAL may change: if other hardware rounds sums in
-# another way, the run differs in its last bits alone, and says so (arithmetic.py). This may not.
+# Between two parts of one run, only what is INCIDENTAL may change: if other hardware rounds sums
+# differently, only the last bits of the run differ, and it says so (arithmetic.py). These may not.
 _FIXED = ("hardware.precision",)
 
 
@@ -53,9 +53,9 @@ class Run:
 
     experiment: Experiment
     folder: Path
-    """That of the run, or of the checkpoint."""
+    """Folder of the run, or of the checkpoint."""
     checkpoint: Path
-    """The weights that stand for it."""
+    """The weights that represent it."""
 
     @property
     def settings(self) -> Settings:
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def home(self) -> Path | None:
-        """Where its results are kept: the folder that training made, and no export's."""
+        """The folder for its results: the folder of the training run, but not that of an export."""
         made = (self.folder / "settings.json").is_file()
         return self.folder if made and self.checkpoint.suffix != ".safetensors" else None
 
@@ -97,7 +97,7 @@ class Run:
                 raise ValueError(f"{self.checkpoint} cannot be read: {error}") from error
         else:
             state = self._saved()["state_dict"]
-            # An average of the weights stands for the run if there is one.
+            # If there is an average of the weights, it represents the run.
             room = "average." if any(k.startswith("average.") for k in state) else "model."
             weights = {k.removeprefix(room): v for k, v in state.items() if k.startswith(room)}
         try:
@@ -114,7 +114,7 @@ class Run:
             others = [name for name in others if name != self.checkpoint.name]
             if not others:
                 raise
-            # Not used in its place: other weights give other results.
+            # None of them is used instead: other weights give other results.
             raise DamagedError(f"{error} Beside it there is: {', '.join(others)}.") from error
 
 
@@ -144,9 +144,9 @@ def open_run(path: Path) -> Run:
         return Run(experiment(settings, moved=True), folder, path)
     if (path / "model.safetensors").is_file():
         raise ValueError(
-            f"{path} has weights, but no settings.json beside them, as save_pretrained leaves it. "
-            "Load it in Python with from_pretrained; or pass the folder of its run (of "
-            "slotmesh.fit, out), or what `slotmesh export` makes of that."
+            f"{path} has weights but no settings.json, like a folder written by save_pretrained. "
+            "Load it in Python with from_pretrained, or pass the folder of its run (out of "
+            "slotmesh.fit), or an export of that run by `slotmesh export`."
         )
     raise ValueError(
         f"{path} is not a run: expected the folder that `slotmesh train` made, one of its .ckpt "
@@ -167,11 +167,11 @@ def steps_done(checkpoint: Path) -> int:
 
 
 def begin(settings: Settings, lock: Lock, fabric: "Fabric", console: Console) -> Path | None:
-    """Lock the folder of a run and make it ready; the checkpoint to resume from, if there is one.
+    """Lock and prepare the folder of a run; return the checkpoint to resume from, if there is one.
 
     Raises:
-        ValueError: If the folder is in use, holds another run or cannot be written; or if the run
-            would end with other bits than ``--hardware.deterministic`` promises.
+        ValueError: If the folder is in use, holds another run or cannot be written; or if the bits
+            would differ although ``--hardware.deterministic`` is on.
     """
 
     def say(words: str) -> None:
@@ -183,7 +183,7 @@ def begin(settings: Settings, lock: Lock, fabric: "Fabric", console: Console) ->
         prepare(settings)
     except OSError as error:
         raise unwritable(folder, error) from error
-    # Outside: if the terminal's own file is full, the folder is not to blame.
+    # Outside: if writing to the terminal fails, the folder is not to blame.
     console.print(
         f"[bold]{settings.task}[/bold] {settings.variant}, preset {settings.preset}, seed "
         f"{settings.seed}: {settings.steps} steps of {settings.data.batch_size}, in "
@@ -206,7 +206,7 @@ def begin(settings: Settings, lock: Lock, fabric: "Fabric", console: Console) ->
 def _compare_bits(
     settings: Settings, resume: Path, fabric: "Fabric", say: Callable[[str], None]
 ) -> None:
-    """Say how a run is computed in another way than before; refuse it if it must not be."""
+    """Report if a run is computed differently than before; refuse it if that is not allowed."""
     from slotmesh.training.arithmetic import arithmetic, change
 
     now = arithmetic(settings, fabric.device, fabric.world_size)
@@ -215,13 +215,10 @@ def _compare_bits(
         return
     if settings.hardware.deterministic:
         raise ValueError(
-            f"{settings.folder} would resume {differs} and end with other bits, which "
+            f"{settings.folder} would resume {differs} and end with different bits, which "
             f"--hardware.deterministic does not allow. For the same bits, {fix}; or leave it out."
         )
-    say(
-        f"It resumes {differs}: the same up to rounding, not to the last bit. For the same bits, "
-        f"{fix}."
-    )
+    say(f"The run resumes {differs}: results agree up to rounding only. For the same bits, {fix}.")
 
 
 def prepare(settings: Settings) -> None:
@@ -246,7 +243,7 @@ def prepare(settings: Settings) -> None:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # A run's folder may be moved.
+        # The folder of a run may be moved.
         values = plain(replace(located(settings), out=None, overwrite=False))
         write_whole(kept, json.dumps(values, indent=2) + "\n")
         described = command_line() | environment()
@@ -259,7 +256,7 @@ def prepare(settings: Settings) -> None:
 
 
 def unwritable(folder: Path, error: OSError) -> ValueError:
-    """What to say if the folder of a run cannot be written."""
+    """The error for a run whose folder cannot be written."""
     file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
     if file is not None:
         return ValueError(
@@ -284,7 +281,7 @@ def _check_same(new: Settings, old: Settings, folder: Path) -> None:
 
 
 def located(settings: Settings) -> Settings:
-    """Settings that find the data from any folder."""
+    """Settings with absolute paths of the data."""
     places: dict[str, Path] = {}
     for name in ("root", "masks"):
         path: Path | None = getattr(settings.data, name, None)
@@ -294,12 +291,12 @@ def located(settings: Settings) -> Settings:
 
 
 def with_kept_defaults(start: Settings, root: Path, folder: Path) -> Settings:
-    """Settings that a run starts from; what depended on its data is as when it began.
+    """Default settings of a run; if it exists already, those that depended on its data are kept.
 
     Args:
-        start: Chosen by the data as they are now.
-        root: The data.
-        folder: Of the run, if there is one.
+        start: Settings chosen by the present data.
+        root: The folder of the data.
+        folder: Folder of the run, which may not exist.
     """
     path = folder / "settings.json"
     if TASKS[start.task].has_world or not path.is_file():
@@ -307,7 +304,7 @@ def with_kept_defaults(start: Settings, root: Path, folder: Path) -> Settings:
     try:
         old: Any = from_plain(read_json(path), str(path))
     except ValueError:
-        # Said when the run is opened.
+        # Reported when the run is opened.
         return start
     same = (old.task, old.variant, old.preset) == (start.task, start.variant, start.preset)
     if not same or old.data.root is None or old.data.root.resolve() != root.resolve():
@@ -324,7 +321,7 @@ def with_kept_defaults(start: Settings, root: Path, folder: Path) -> Settings:
 
 
 def _fingerprint(settings: Settings) -> dict[str, Any] | None:
-    """The names and sizes of somebody's own images, as a hash; None of other data."""
+    """A hash of the names and sizes of the user's own images; None for other data."""
     root: Path | None = getattr(settings.data, "root", None)
     if root is None or TASKS[settings.task].has_world:
         return None
@@ -335,7 +332,7 @@ def _fingerprint(settings: Settings) -> dict[str, Any] | None:
 
 
 def _size(path: Path) -> int | None:
-    """The size of a file; None of one that cannot be looked at, such as a link to nothing."""
+    """The size of a file; None if it cannot be read, such as that of a broken link."""
     try:
         return path.stat().st_size
     except OSError:
@@ -343,7 +340,7 @@ def _size(path: Path) -> int | None:
 
 
 def _compare_data(settings: Settings, say: Callable[[str], None] | None) -> None:
-    """Keep the fingerprint of the data; of a run that resumes, say if they are others now."""
+    """Save the fingerprint of the data, or report that it has changed when a run resumes."""
     now, path = _fingerprint(settings), settings.folder / "data.json"
     if now is None:
         return
@@ -354,19 +351,19 @@ def _compare_data(settings: Settings, say: Callable[[str], None] | None) -> None
     if before != now:
         root: Any = settings.data
         say(
-            f"The files in {root.root} are not those that the run began with: {now['files']} now, "
-            f"{before.get('files')} then, or of other names or sizes. It goes on with them."
+            f"The files in {root.root} have changed since the run began: {now['files']} now, "
+            f"{before.get('files')} then, or other names or sizes. The run continues with them."
         )
 
 
 def _holds_others(folder: Path) -> bool:
-    """Whether a folder holds more than what a failed start leaves behind."""
+    """Whether a folder contains more than a failed start leaves behind."""
     ours = {folder / LOCK_NAME, *parts(folder, "settings.json")}
     return folder.is_dir() and any(path not in ours for path in folder.iterdir())
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a kill left of files that were being written."""
+    """Remove the temporary files that a killed process left."""
     for name in ("settings.json", "environment.json", "data.json", "metrics.csv"):
         for part in parts(folder, name):
             part.unlink(missing_ok=True)
@@ -376,7 +373,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run wrote, and nothing else."""
+    """Remove everything that a run wrote, and nothing else."""
     import shutil
 
     for name in ("checkpoints", "pictures", "tensorboard", "wandb", "failure"):

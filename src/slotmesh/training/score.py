@@ -1,4 +1,4 @@
-"""``slotmesh score``: how well masks of anybody's model agree with the truth."""
+"""``slotmesh score``: how well the masks of any model agree with the truth."""
 
 import json
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from slotmesh.readers.photos import load_codes
 from slotmesh.training.evaluate import strict
 
 METRICS = {"fg_ari": fg_ari, "ari": ari, "mbo": mbo, "miou": miou, "fg_miou": fg_miou}
-"""What is measured, by the names in the JSON file."""
+"""The metrics, by their names in the JSON file."""
 _NAMES = {"fg_ari": "FG-ARI", "ari": "ARI", "mbo": "mBO", "miou": "mIoU", "fg_miou": "FG-mIoU"}
 _ENDINGS = (".png", ".npy")
 _MASK = "-mask"
-# Far more than any mask has, and far fewer colours than a photograph.
+# Far more labels than any mask has, and far fewer colours than a photograph.
 _MOST_LABELS = 1024
 
 
@@ -35,7 +35,7 @@ class Score:
     """Compare two folders of masks: FG-ARI, ARI, mBO, mIoU and FG-mIoU."""
 
     pred: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="PRED")]
-    """Folder of predicted masks, PNG (indexed, gray or coloured) or .npy; every value or colour is
+    """Folder of predicted masks, PNG (indexed, grey or coloured) or .npy; every value or colour is
     a segment. It may be the output of `slotmesh segment`: pixels that the model did not see are
     ignored."""
     truth: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="TRUTH")]
@@ -85,7 +85,7 @@ def run_score(settings: Score, console: Console | None = None) -> dict[str, Any]
 def score_masks(
     predicted: NDArray[Any], truth: NDArray[Any], void: int | None = None
 ) -> dict[str, float]:
-    """All metrics of one image, NaN where one is not defined.
+    """Compute all metrics of one image; NaN where a metric is undefined.
 
     Args:
         predicted: Integers ``(H, W)``; every value is a segment.
@@ -106,13 +106,13 @@ def score_masks(
     objects = labels[labels != 0]
     label = np.where(truth[keep] == 0, 0, 1 + np.searchsorted(objects, truth[keep]))
     sizes = {"n_slots": max(1, len(segments)), "n_objects": max(1, len(objects))}
-    # One row of pixels: which of them are neighbours does not matter.
+    # As one row of pixels: their positions do not matter.
     rows = (slot.reshape(1, -1), label.reshape(1, -1))
     return {name: float(metric(*rows, **sizes)) for name, metric in METRICS.items()}
 
 
 def _pairs(pred: Path, truth: Path) -> dict[str, tuple[Path, Path]]:
-    """The masks of each image, by name."""
+    """Pair the masks of each image by name."""
     mine, theirs = _masks(pred), _masks(truth)
     for have, lack, of, where in (
         (mine, theirs, "a prediction without its truth", truth),
@@ -168,7 +168,7 @@ def _measure(pred: Path, truth: Path, void: int | None) -> dict[str, float]:
 
 
 def _hole(path: Path) -> int | None:
-    """The value of pixels that ``slotmesh segment`` did not look at, which is transparent."""
+    """The value of pixels that ``slotmesh segment`` did not see, which is transparent."""
     if not path.name.endswith(f"{_MASK}.png"):
         return None
     with Image.open(path) as image:

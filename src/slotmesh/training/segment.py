@@ -29,11 +29,11 @@ from slotmesh.training.settings import at_least, at_most
 from slotmesh.training.weights import locate
 
 _MOST_ROWS = 40
-# Of each of many videos on the sheet.
+# Fewest frames of a video on the sheet, if there are many videos.
 _FEWEST_FRAMES = 4
-# Of an overlay, in pixels: browsers and many viewers refuse what is much wider.
+# Largest width of an overlay in pixels: many browsers and viewers refuse wider images.
 _WIDEST = 16384
-# Of a clip: masks of all frames are in memory at once.
+# Most frames of a clip: the masks of all of them are in memory at once.
 _MOST_FRAMES = 64
 # The value of pixels outside the square that the model saw; slots count from 0.
 _OUTSIDE = 255
@@ -91,8 +91,8 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
     model: Any = run.load_model(place_of(settings.device))
     if not isinstance(model, ObjectDiscovery | FeatureDiscovery | VideoObjectDiscovery):
         raise ValueError(
-            f"{settings.model} is a model of {run.settings.task}, which makes no masks; expected "
-            "one of object discovery, such as `slotmesh train images` makes."
+            f"{settings.model} is a {run.settings.task} model, which produces no masks; expected "
+            "an object discovery model, such as one from `slotmesh train images`."
         )
     square = settings.square
     if square == "auto":
@@ -118,7 +118,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         )
     works = _works(paths, names, video=video)
     make_folder(settings.out)
-    # Pictures, because the masks of 40 photographs would not fit into memory.
+    # Pictures instead of masks, as those of 40 photographs would not fit into memory.
     shown: list[tuple[str, Image.Image]] = []
     bad: list[BadRecord] = []
     with Count(console, "segmenting", len(works)) as count:
@@ -132,7 +132,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
                 console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
                 continue
             if clip is not None and len(frames) == _MOST_FRAMES:
-                said = f"Of {work.paths[0]}, the first {_MOST_FRAMES} frames are taken."
+                said = f"Only the first {_MOST_FRAMES} frames of {work.paths[0]} are segmented."
                 console.print(escape(said), highlight=False, soft_wrap=True)
             _write(settings.out, work.name, one, names=frames, size=size)
             if len(shown) < _MOST_ROWS:
@@ -159,7 +159,7 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
 
 
 class _Work(NamedTuple):
-    """What is segmented at once: an image, the frames of a video, or a clip."""
+    """Images that are segmented together: a single one, the frames of a video, or a clip."""
 
     name: str
     paths: list[Path]
@@ -167,10 +167,10 @@ class _Work(NamedTuple):
     """The name of each image."""
 
     def load(self, stride: int) -> tuple[Any, tuple[int, int], list[str]]:
-        """What the model takes, its height and width, and the names of its frames.
+        """Return the input of the model, its height and width, and the names of its frames.
 
         Args:
-            stride: Frames of a clip from one that is taken to the next.
+            stride: Distance between the frames that are read from a clip.
         """
         first = self.paths[0]
         if first.suffix.lower() not in CLIPS:
@@ -182,7 +182,7 @@ class _Work(NamedTuple):
 
 
 def _works(paths: Sequence[Path], names: Sequence[str], *, video: bool) -> list[_Work]:
-    """Each image and clip; the images together, if they are the frames of a video."""
+    """One piece of work per image or clip; for a video, all images together are one."""
     single = [_Work(name, [path], [name]) for path, name in zip(paths, names, strict=True)]
     if not video:
         return single
@@ -195,7 +195,7 @@ def _works(paths: Sequence[Path], names: Sequence[str], *, video: bool) -> list[
 
 
 def _expanded(images: Sequence[Path], endings: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """All files, and the names of their results: those in a folder keep their place in it."""
+    """All files, and the names of their results, which keep their subfolders."""
     found: list[Path] = []
     names: list[str] = []
     for path in images:
@@ -218,7 +218,7 @@ def _expanded(images: Sequence[Path], endings: Sequence[str]) -> tuple[list[Path
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Different names: a.jpg and a.png, or those of several folders, may have the same."""
+    """Make names unique: a.jpg and a.png, or files of several folders, share a name."""
     found: dict[str, None] = {}
     for name in names:
         numbered = (f"{name}-{n}" for n in itertools.count(2))
@@ -227,7 +227,7 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def _check_apart(out: Path, inputs: Sequence[Path]) -> None:
-    """Refuse to write beside the images: the next time, results would count as images."""
+    """Refuse to write to the folder of the images: the next call would segment its results, too."""
     if out.resolve() in {path.resolve() for path in inputs}:
         raise ValueError(
             f"--out is {out}, which holds images to segment; expected another folder. Choose one "
@@ -238,7 +238,7 @@ def _check_apart(out: Path, inputs: Sequence[Path]) -> None:
 def _write(
     out: Path, name: str, found: Segmentation, *, names: Sequence[str], size: tuple[int, int]
 ) -> None:
-    """Masks of each frame under its own name; the rest under that of the first."""
+    """Write the mask of each frame under its own name, and the rest under that of the first."""
     rows, columns = found.image.shape[-2:]
     top, left = (size[0] - rows) // 2, (size[1] - columns) // 2
     for frame in names:
@@ -268,12 +268,12 @@ def _write(
 
 
 def _rounded(masks: Tensor) -> Tensor:
-    """Masks to 1 / 256, for which float16 is enough: enlarged ones compress to a fiftieth."""
+    """Round masks to 1 / 256 in float16: enlarged masks then compress to a fiftieth."""
     return masks.half().mul_(256).round_().div_(256)
 
 
 def _thinned(found: Segmentation, most: int) -> Segmentation:
-    """At most so many frames of a video, evenly spaced; an image as it is."""
+    """Keep at most this many frames of a video, evenly spaced; an image stays as it is."""
     if found.image.ndim == 3 or len(found.image) <= most:
         return found
     which = torch.linspace(0, len(found.image) - 1, most).round().long()
@@ -281,7 +281,7 @@ def _thinned(found: Segmentation, most: int) -> Segmentation:
 
 
 def _sheet(pictures: Sequence[tuple[str, Image.Image]]) -> Image.Image:
-    """Pictures below each other, each with its name."""
+    """Arrange pictures below each other, each with its name."""
     width = max(picture.width for _, picture in pictures) + 2 * _GAP
     height = sum(picture.height + _CAPTION + _GAP for _, picture in pictures) + _GAP
     sheet = Image.new("RGB", (width, height), "white")

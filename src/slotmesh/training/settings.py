@@ -114,7 +114,7 @@ class Optim:
     and exported instead of the weights. At step t, the decay is at most (1 + t) / (10 + t)."""
 
     def factor(self, step: int, steps: int) -> float:
-        """What to multiply the learning rate with, at one of ``steps`` steps."""
+        """The factor of the learning rate at one of ``steps`` steps."""
         warmup = max(self.warmup, round((self.warmup_part or 0.0) * steps))
         factor = min(1.0, (step + 1) / warmup) if warmup else 1.0
         if self.half_life is not None:
@@ -192,11 +192,11 @@ class Settings:
     steps: int = 1000
     """Number of training steps."""
     val_every: int = 250
-    """Validate, and draw sample pictures, every so many steps."""
+    """Number of steps between validations, which also draw sample pictures."""
     save_every: int = 250
-    """Save a checkpoint every so many steps; a killed run loses at most these."""
+    """Number of steps between checkpoints; a killed run loses at most these."""
     log_every: int = 50
-    """Log every so many steps."""
+    """Number of steps between log entries."""
     logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
     """Where to log besides metrics.csv: TensorBoard, Weights & Biases (if installed), or none."""
     data: Any = None
@@ -215,7 +215,7 @@ class Settings:
         try:
             self.transport.build()
         except ValueError as error:
-            # Operations put their name in front, and then that of the setting.
+            # Messages begin with the names of the operation and of the setting.
             said = re.sub(r"^\w+: ", "", str(error))
             name, _, rest = said.partition(" ")
             own = hasattr(self.transport, name)
@@ -283,30 +283,30 @@ def leaves(settings: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def flag(name: str) -> str:
-    """The command line's name of a setting."""
+    """The flag of a setting on the command line."""
     return "--" + name.replace("_", "-")
 
 
 def at_least(name: str, value: float, least: float) -> None:
-    """Check a setting that must not be below a bound."""
+    """Check that a setting is not below a bound."""
     if not value >= least:
         raise ValueError(f"{flag(name)} is {value}, expected at least {least}.")
 
 
 def at_most(name: str, value: float, most: float) -> None:
-    """Check a setting that must not be above a bound."""
+    """Check that a setting is not above a bound."""
     if not value <= most:
         raise ValueError(f"{flag(name)} is {value}, expected at most {most}.")
 
 
 def positive(name: str, value: float) -> None:
-    """Check a setting that must be a finite number above 0."""
+    """Check that a setting is a finite number above 0."""
     if not 0 < value < float("inf"):
         raise ValueError(f"{flag(name)} is {value}, expected a finite number above 0.")
 
 
 def plain(settings: Any) -> dict[str, Any]:
-    """Settings as JSON holds them."""
+    """Convert settings to JSON values."""
     values = dataclasses.asdict(settings)
 
     def simple(value: Any) -> Any:
@@ -318,7 +318,7 @@ def plain(settings: Any) -> dict[str, Any]:
 
 
 def rebuild(kind: type, values: dict[str, Any], where: str) -> Any:
-    """Settings of a kind from what :func:`plain` made of them."""
+    """Convert the result of :func:`plain` back to settings of a kind."""
     hints = typing.get_type_hints(kind)
     known = {f.name for f in dataclasses.fields(kind)}
     unknown = sorted(set(values) - known)
@@ -343,7 +343,7 @@ def rebuild(kind: type, values: dict[str, Any], where: str) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value out of JSON is of a type."""
+    """Whether a JSON value is of a type."""
     origin = typing.get_origin(hint)
     if hint is Any:
         return True

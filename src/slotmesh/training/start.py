@@ -1,4 +1,4 @@
-"""Trained weights that a new run starts from, in place of random ones."""
+"""Trained weights for a new run to start from, in place of random ones."""
 
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ _FLAGS = ("channels", "slot_dim", "mlp_dim")
 
 
 def first_weights(made: Experiment) -> dict[str, Tensor] | None:
-    """The weights that ``--model.start`` names; None if a run starts from scratch.
+    """Load the weights of ``--model.start``; None if a run starts from scratch.
 
     Raises:
-        ValueError: If there are none, or if they belong to another network.
+        ValueError: If they do not exist, or belong to another network.
     """
     model: Any = getattr(made.settings, "model", None)
     name: str | None = getattr(model, "start", None)

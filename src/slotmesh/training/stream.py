@@ -14,11 +14,12 @@ from slotmesh.progress import Count
 from slotmesh.training.tasks.experiment import Experiment, Source, Split, mix
 from slotmesh.worlds.record import TensorRecord
 
-# Batches that a world makes at a time on a GPU, which is idle with few samples.
+# Number of batches that a world makes at a time on a GPU, which few samples would leave idle.
 _AHEAD = 16
-# Bytes that a set may take in memory; on a GPU, half of what is free.
+# Largest size of a set in memory, in bytes; on a GPU, half of the free memory.
 _LIMIT = 4 << 30
-# Samples made at a time; always the same blocks, so that no pixel depends on a run's history.
+# Number of samples made at a time: always the same blocks, so that no pixel depends on a run's
+# history.
 _BLOCKS = {"cpu": 64, "cuda": 1024}
 
 
@@ -55,7 +56,7 @@ class Order:
         self._epoch: tuple[int, list[int]] = (-1, [])
 
     def batch(self, step: int) -> list[int]:
-        """The samples of a step, those of this process."""
+        """The samples of a step for this process."""
         size = self.batch_size
         if self.n is None:
             return list(range(step * size, (step + 1) * size))[self.rank :: self.n_ranks]
@@ -69,7 +70,7 @@ class Order:
 def train_batches(
     source: Source, order: Order, step: int, *, ahead: int = 1, workers: int = 0
 ) -> Generator[Any]:
-    """Training batches from a step on, without end; close it to end the processes that read."""
+    """Endless training batches from a step on; close the iterator to end the reading processes."""
     if workers:
         yield from _loader(source, _Steps(order, step), workers)
     while True:
@@ -100,7 +101,7 @@ class EvalBatches:
         self.totals = [len(batch) for batch in whole]
         """Samples of each batch, over all processes."""
         self._mine = [batch[rank::n_ranks] for batch in whole]
-        # Only the last can be too small for every process to have a part.
+        # Only the last batch can be too small for every process to get a part.
         self._mine = [batch for batch in self._mine if batch]
 
     def __len__(self) -> int:
@@ -117,8 +118,9 @@ class EvalBatches:
 class RunData:
     """The training and validation batches of a run.
 
-    ``in_memory`` says which sets an earlier part of the run kept in memory, and is filled in as
-    sets open. ``kept`` may have them from another run, and has them afterwards.
+    ``in_memory`` says which sets an earlier part of the run kept in memory, and is updated when
+    sets are opened. ``kept`` may contain sets of another run, and afterwards contains those of this
+    one.
     """
 
     def __init__(
@@ -143,12 +145,12 @@ class RunData:
             "n_ranks": n_ranks,
         }
         data = experiment.settings.data
-        # Only a real dataset is read by other processes; a world needs none.
+        # Only real datasets are read by worker processes; worlds need none.
         self._is_real = getattr(data, "root", None) is not None
         self._workers = data.workers if self._is_real else 0
 
     def train(self, step: int) -> Generator[Any]:
-        """Training batches from a step on, without end."""
+        """Endless training batches from a step on."""
         source, n = self._source("train")
         order = Order(n, seed=self.experiment.settings.seed, **self._share)
         ahead = _AHEAD if self.device.type == "cuda" and not self._workers else 1
@@ -161,13 +163,13 @@ class RunData:
         return EvalBatches(source, n, workers=self._workers, **self._share)
 
     def _source(self, split: Split) -> tuple[Source, int | None]:
-        """A finite world is made once; otherwise it would be made again every epoch."""
+        """A finite world is made once instead of in every epoch."""
         source, n = self.experiment.source(split, self.device)
         if self._is_real:
             return source, n
         reads, before = self.experiment.reads(split), self.in_memory.get(split)
         settings = self.experiment.settings
-        # All that decides the pixels, and more.
+        # Everything that determines the pixels, and more.
         kind = (type(self.experiment), settings.data, settings.hardware, self.device, reads)
         made: Source | None = self.kept.get(split, kind) if before is not False else None
         if made is None:
@@ -205,7 +207,7 @@ class _Batched(Dataset[Any]):
 
 
 def _ignore_signals(worker: int) -> None:
-    """Leave signals to the process that trains, which needs this one until it has saved."""
+    """Leave signals to the training process, which needs this one until it has saved."""
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)
 
@@ -226,7 +228,7 @@ def _loader(source: Source, batches: Sequence[list[int]] | _Steps, workers: int)
 
 
 class Cached:
-    """The first samples of a world, made at once and kept in memory: their index and ``reads``."""
+    """The first samples of a world, kept in memory: their index and the fields ``reads``."""
 
     def __init__(
         self,
@@ -258,13 +260,13 @@ class Cached:
 
 
 class KeptSets:
-    """The sets that runs kept in memory, for a next run with the same data; one for each split."""
+    """Sets kept in memory for a later run with the same data, one for each split."""
 
     def __init__(self) -> None:
         self._sets: dict[str, tuple[Any, Cached]] = {}
 
     def get(self, split: Split, kind: Any) -> Cached | None:
-        """The set of a split if it is of this kind; otherwise it is forgotten, to make room."""
+        """Return the set of a split if the data are the same; otherwise, free it."""
         if split in self._sets and self._sets[split][0] == kind:
             return self._sets[split][1]
         self._sets.pop(split, None)
@@ -285,14 +287,14 @@ def cached(
     reads: Collection[str] | None = None,
     before: bool | None = None,
 ) -> Source:
-    """The source itself, or its samples kept in memory if they are finite and fit.
+    """Return the source, or its samples in memory if they are finite and fit.
 
     Args:
         source: A world.
-        n: Samples; None if it is endless.
-        device: Where it makes them. On a GPU they may take half of the free memory.
+        n: Number of samples; None if it is endless.
+        device: Device on which it makes them. On a GPU, they may take half of the free memory.
         console: Shows the progress, and a line if they do not fit, if given.
-        split: What they are for.
+        split: The split that they belong to.
         reads: Fields that are kept besides ``index``; all by default.
         before: Whether an earlier part of the run kept them. If it rendered them at every step,
             this part does too: a pixel of another block can differ by one grey level.
@@ -313,7 +315,7 @@ def _limit(device: torch.device) -> int:
     """Bytes that a set may take."""
     if device.type != "cuda":
         return _LIMIT
-    # What an earlier run of the process used is free, but torch still holds it.
+    # Memory of an earlier run in this process is free, but torch still holds it.
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info(device)[0] // 2
 
@@ -327,12 +329,12 @@ def _why(n: int, each: int, limit: int, split: Split, before: bool | None) -> st
         f"--data.{split}-size {limit // each} would fit."
     )
     if before:
-        said += " They were kept before: pixels may differ by one grey level from then."
+        said += " They were kept before: pixels may now differ by one grey level."
     return said
 
 
 def _only(record: TensorRecord, reads: Collection[str] | None) -> TensorRecord:
-    """A record with the fields that are read and its index; the others are empty."""
+    """Keep the index and the fields that are read; the others become empty."""
     if reads is None:
         return record
     unread = [field.name for field in fields(record) if field.name not in (*reads, "index")]

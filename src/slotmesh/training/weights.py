@@ -3,13 +3,13 @@
 import difflib
 from pathlib import Path
 
-# In an installed copy; in a clone they are beside src.
+# In an installed package; in a clone, they are beside src.
 _INSTALLED = Path(__file__).parents[1] / "weights"
 _CLONE = Path(__file__).parents[3] / "checkpoints"
 
 
 def names() -> list[str]:
-    """Names of the weights that are here.
+    """List the names of the weights that are available here.
 
     Example:
         >>> from slotmesh.training.weights import names
@@ -21,13 +21,13 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Path:
-    """The folder of weights: those installed with slotmesh, then those of the clone.
+    """Find a folder of weights, in the installed package or in the clone.
 
     Args:
-        name: Such as ``multi-dsprites-sa-mesh``; ``checkpoints/`` may precede it.
+        name: A name such as ``multi-dsprites-sa-mesh``, with or without ``checkpoints/`` in front.
 
     Raises:
-        ValueError: If there are none of this name; lists those that are here.
+        ValueError: If there are no weights of this name; lists those that are available.
     """
     plain = name.removeprefix("checkpoints/").rstrip("/")
     if plain in names():
@@ -39,7 +39,7 @@ def find(name: str) -> Path:
 
 
 def locate(model: str) -> Path:
-    """The folder of a run, of an export, or of weights that come with slotmesh.
+    """Find the folder of a run, of an export, or of weights that come with slotmesh.
 
     Raises:
         ValueError: If it is neither a path that exists nor the name of weights.

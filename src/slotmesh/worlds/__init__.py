@@ -1,6 +1,6 @@
 """Procedural datasets: endless, labelled, batched on any device.
 
-Sample ``i`` of a world is a pure function of (seed, i): no file is read, and nothing is kept.
+Sample ``i`` of a world is a pure function of (seed, i): no file is read, and no state is kept.
 """
 
 from slotmesh.worlds.clevr import Clevr

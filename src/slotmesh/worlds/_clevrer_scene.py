@@ -27,10 +27,10 @@ def in_view(x: Tensor, y: Tensor, margin: float = 0.0, z: float = 0.2) -> Tensor
     """True where an object's centre projects into the frame.
 
     Args:
-        x: Of the centre, any shape.
-        y: Of the centre, the same shape.
+        x: x coordinate of the centre, any shape.
+        y: y coordinate of the centre, the same shape.
         margin: How far outside the frame still counts, in world units at the object's distance.
-        z: Of the centre.
+        z: Height of the centre.
     """
     depth = DISTANCE - (x * COS + z * SIN)
     up = z * COS - x * SIN

@@ -2,8 +2,8 @@
 
 Some objects rest in view; the others, the movers, start at speed, mostly outside the view. The
 first mover starts close and heads for a resting object; later ones come from far away, as in the
-real annotations. Probabilities that the annotations leave open are chosen so that the number of
-visible objects rises between frames as often as the paper says.
+real annotations. Probabilities that the annotations do not determine are chosen so that the number
+of visible objects rises between frames as often as the paper reports.
 """
 
 import functools
@@ -34,7 +34,7 @@ AIMED = 0.95
 MISS = 0.3
 # A far mover is kept if it would be in view after this distance, at about frame 90.
 WAY = 5.2
-# Of the easy world: three or four objects, mostly at rest, each with a colour of its own.
+# The easy world: three or four objects, mostly at rest, in different colours.
 EASY_BODIES = ((3, 0.5), (4, 0.5))
 EASY_MOVERS = ((1, 1.0),)
 EASY_COLOURS = (1, 2, 3, 7)

@@ -5,7 +5,7 @@ turn, all masses are equal, and friction is applied once per frame by one law pe
 are found at their exact times, one after another, so bodies touch and never overlap.
 
 Trajectories are factors of a scene: they are computed with correctly rounded float64 operations in
-a fixed order, so they are the same bits on every device and in every batch.
+a fixed order, so they are bit-identical on every device and in every batch.
 """
 
 import math
@@ -39,7 +39,7 @@ SPIN_LOSS_OFFSET = 0.081
 SPIN_LOSS_SLOPE = 0.024
 # Contacts resolved per frame and video; one tight cluster in thousands of frames needs this many.
 _MAX_CONTACTS = 16
-# Bodies in contact that approach slower than 1e-4 are left alone: a drift of 3e-6 per frame.
+# Bodies in contact that approach more slowly than 1e-4 are left alone: a drift of 3e-6 per frame.
 _GRAZE = 1e-4
 
 

@@ -1,4 +1,4 @@
-"""Gaussian numbers that are the same bits on every device and in every batch.
+"""Gaussian numbers that are bit-identical on every device and in every batch.
 
 Library logarithms and error functions differ in their last digits between devices, and even
 between the middle and the end of a vector. The inverse normal distribution is computed here from

@@ -1,9 +1,9 @@
 """Where CLEVR's objects stand: rejection by distance, direction, overlap and visible pixels.
 
-What the objects are (count, size, shape, colour, material) is drawn once per sample; their places
-are drawn again until a whole scene fits. So the former stay exactly uniform, whatever the
-rejection prefers. All arithmetic is float64 with correctly rounded operations, and each attempt has
-its own random numbers: a sample is the same on every device and in every batch.
+The objects themselves (count, size, shape, colour, material) are drawn once per sample; their
+places are drawn again until a whole scene fits. The former therefore stay exactly uniform, whatever
+the rejection prefers. All arithmetic is float64 with correctly rounded operations, and each attempt
+has its own random numbers: a sample is the same on every device and in every batch.
 """
 
 import math
@@ -73,8 +73,8 @@ def place(
         seed: The world's seed.
         index: int64 ``(batch)``: the samples.
         prints: Their objects.
-        accept: Given layouts and their rows of the batch, returns which of them show every object
-            well enough (bool), and tensors that it computed to find out, with a row per layout.
+        accept: Given layouts and their rows of the batch, returns in which of them every object is
+            visible enough (bool), and tensors computed on the way, with one row per layout.
 
     Returns:
         The layouts, and what `accept` computed for them.
@@ -90,8 +90,8 @@ def place(
     while n_open := len(open_rows):
         if begun == _ATTEMPTS:
             raise RuntimeError(f"no layout fits sample {int(index[open_rows[0]])}")
-        # As samples finish, more attempts at the others run side by side; the first that fits is
-        # taken, so the result does not depend on how many there were.
+        # As samples finish, more attempts at the others run in parallel; the first that fits is
+        # used, so the result does not depend on their number.
         ahead = min(_ahead(n_scenes, n_open, device), _ATTEMPTS - begun)
         order = torch.arange(ahead, device=device)
         rows = open_rows.repeat_interleave(ahead)

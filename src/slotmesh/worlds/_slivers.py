@@ -1,4 +1,4 @@
-"""Objects that show too few pixels to be labelled, cut off by the image's edge or hidden."""
+"""Objects with too few visible pixels to be labelled, cut off by the image's edge or hidden."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def min_pixels(size: int) -> int:
-    """Pixels that an object must show in an image of this size: 4 at 64, scaled with the area.
+    """Visible pixels that make an object present, for images of this size: 4 at 64 x 64.
 
     >>> [min_pixels(size) for size in (16, 64, 128)]
     [1, 4, 16]
@@ -23,12 +23,12 @@ def visible_pixels(mask: Tensor, n: int) -> Tensor:
 
 
 def drop_slivers(mask: Tensor, n: int, least: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Turn objects that show fewer than ``least`` pixels into background.
+    """Turn objects with fewer than ``least`` visible pixels into background.
 
     Args:
         mask: uint8 ``(..., H, W)``: 1 + the object's index, 0 for none.
         n: Number of objects.
-        least: Pixels that an object must show, at least 1.
+        least: Visible pixels that an object must have, at least 1.
 
     Returns:
         The mask without them, which objects remain, bool ``(..., n)``, and their pixels, int64

@@ -17,7 +17,7 @@ from torch import Tensor
 SHAPES = ("square", "ellipse", "heart")
 SCALES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 N_ORIENTATIONS = 40
-"""Orientation k is an angle of 2 pi k / 39: the first and the last are the same picture."""
+"""Orientation k is an angle of 2 pi k / 39: the first and the last give the same picture."""
 N_POSITIONS = 32
 """Position k puts the centre at 1/4 + 1/2 k / 31 of the picture's width."""
 WORD = 32

@@ -41,17 +41,17 @@ class Tabletop(World):
     kinds: ClassVar[dict[str, tuple[str, ...]]]
     """Classes that are drawn uniformly for every object, by columns of the table."""
     easy_kinds: ClassVar[dict[str, tuple[str, ...]]]
-    """Those that the easy world is limited to."""
+    """The classes that the easy world is limited to."""
     easy_mark: ClassVar[str]
     """The column in which no two objects of an easy scene are alike."""
     easy_objects: ClassVar[int] = 3
-    """Objects in a scene of the easy world, at most."""
+    """Largest number of objects in a scene of the easy world."""
     extents: tuple[float, ...]
     """Radii used for distances, by the column ``size``."""
     lens: Lens
     """What the image shows."""
     look: Look = CLEVR_LOOK
-    """Strengths of the lamps and other numbers of the picture."""
+    """Strengths of the lamps and other parameters of the shading."""
     rule: Rule
     whole: tuple[float, float, float]
     """Focal length, width and height of the dataset's own images, for the column ``pixel``."""
@@ -74,19 +74,19 @@ class Tabletop(World):
 
     @property
     def min_pixels(self) -> int:
-        """Pixels that an object must show to be present: 4 at 64x64, scaled with the area."""
+        """Visible pixels that make an object present: 4 at 64x64, scaled with the area."""
         return min_pixels(self.size)
 
     def make(self, index: Tensor) -> Sample:
         """Make the samples of these indices, int64 ``(batch)`` on the world's device."""
         step = _CHUNK.get(self.device.type, 32)
         if self.device.type == "cpu":
-            # At least one part per thread.
+            # At least one chunk per thread.
             step = min(step, -(-len(index) // torch.get_num_threads()))
         return Sample.join(spread(self._make, index.split(step), self.device))
 
     def scenes(self, index: Tensor) -> tuple[Scene, dict[str, Tensor]]:
-        """Scenes and tables of objects of these samples, without rendering them.
+        """Make the scenes and tables of objects of these samples without rendering them.
 
         Args:
             index: int64 ``(batch)`` on the world's device.
@@ -96,7 +96,7 @@ class Tabletop(World):
 
     @abstractmethod
     def _draw(self, index: Tensor) -> tuple[dict[str, Tensor], Scene]:
-        """Draw what the objects are: columns of the table, and scenes without places yet."""
+        """Draw the objects: columns of the table, and scenes whose objects have no places yet."""
 
     def _draw_kinds(self, index: Tensor) -> dict[str, Tensor]:
         """The columns of ``kinds``: int64 ``(batch, n)``."""

@@ -41,12 +41,12 @@ class Clevr(Tabletop):
     """CLEVR as an endless world that follows the rules of its generator.
 
     Counts are uniform over 3 to 10; shape, size, colour and material are uniform and independent.
-    Objects keep a distance of 0.25, a margin of 0.4 along the table's axes, and do not touch.
-    Every object shows at least 43 pixels of the 128x128 mask (CLEVR's 200 of 320x240). This is
-    decided on that grid in float64 with correctly rounded operations, so scenes are the same on
-    every device and at every size. In small images an object may show less: one with fewer than
-    ``min_pixels`` pixels (4 at 64x64, scaled with the area, at least 1) is not ``present``, and
-    its pixels count as background.
+    Objects keep a distance of 0.25 and a margin of 0.4 along the table's axes, and do not touch.
+    Every object has at least 43 visible pixels in the 128x128 mask (CLEVR's 200 of 320x240). This
+    is decided on that grid in float64 with correctly rounded operations, so scenes are the same on
+    every device and at every size. In small images, fewer pixels of an object may be visible: an
+    object with fewer than ``min_pixels`` (4 at 64x64, scaled with the area, at least 1) is not
+    ``present``, and its pixels count as background.
 
     Columns of the table of objects: ``position`` (x, y, z), ``pixel`` (x, y in the 480x320 pixels
     of the original, depth), ``rotation`` (degrees), ``size``, ``color``, ``material``, ``shape``
@@ -57,10 +57,10 @@ class Clevr(Tabletop):
         seed: Each seed is a different dataset.
         device: Where samples are computed.
         size: Height and width of the images in pixels.
-        easy: Two or three objects (``max_objects`` is 3), all large and of rubber, each with a
-            colour of its own: red, blue or green, which are all darker than the ground. A small
-            model learns them in minutes.
-        compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
+        easy: Two or three objects (``max_objects`` is 3), all large and of rubber, in different
+            colours out of red, blue and green, which are darker than the ground. A small model
+            learns these scenes in minutes.
+        compile: Whether to fuse the shading with ``torch.compile``; by default, only on CUDA.
 
     Example:
         >>> from slotmesh.worlds.clevr import Clevr
@@ -107,8 +107,8 @@ class Clevr(Tabletop):
     ) -> Scene:
         """Read scenes from entries of a real CLEVR scenes file.
 
-        The camera is fitted to each entry's ``pixel_coords``; lamps are at their mean positions,
-        since the file does not say where they were.
+        The camera is fitted to the ``pixel_coords`` of each entry; lamps are at their mean
+        positions, since the file does not contain their own.
 
         Args:
             entries: One entry of ``scenes``, or several.
@@ -155,7 +155,7 @@ def _from_json(entries: list[Mapping[str, Any]]) -> Scene:
     rgb = torch.tensor(CLEVR_RGB, dtype=torch.float64) / 255
     return Scene(
         position=position,
-        # The generator passes its degrees as radians; the images show it.
+        # The generator passes degrees as radians, as its images show.
         rotation=yaw_matrix(turn.cos(), turn.sin()),
         size=torch.tensor(_EXTENTS, dtype=torch.float64)[kinds[..., 2]],
         shape=kinds[..., 0],

@@ -30,12 +30,12 @@ class Clevrer(World):
 
     Some objects rest; others enter, hit them and slow down, by laws measured on real annotations.
     No two objects of a video are alike, and row ``i`` of the table (``mask == i + 1``) is the same
-    object in every frame. An object is ``present`` in a frame if it shows at least ``min_pixels``
-    pixels; the few pixels of others count as background.
+    object in every frame. An object is ``present`` in a frame if at least ``min_pixels`` of its
+    pixels are visible; the few pixels of other objects count as background.
 
     Between frames 0 and 16 (CLEVRER-S) the number of present objects rises by two or more in
-    about 9.5% of the videos, between 0 and 127 (CLEVRER-L) in about 69%, as the paper says of the
-    real ones.
+    about 9.5% of the videos, and between 0 and 127 (CLEVRER-L) in about 69%, as the paper reports
+    for the real dataset.
 
     Columns of the table, with ``n = max_objects`` and ``T = len(frames)``:
 
@@ -52,21 +52,22 @@ class Clevrer(World):
     ``collided``  bool ``(batch, T, n, n)``     pairs that have met by that frame
     ============  ============================  ==================================================
 
-    Simplification: bodies collide as discs of equal mass (that of a cube contains its corners).
+    Simplification: objects collide as discs of equal mass (the disc of a cube contains its
+    corners).
 
     Args:
         seed: Each seed is a different dataset.
         device: Where samples are computed.
         size: Height and width of the images in pixels; the whole 480x320 view is squashed to a
             square, as in the authors' code.
-        easy: Three or four objects (``max_objects`` is 4) of rubber, of which one moves, each with
-            a colour of its own: red, blue, green or yellow; and the middle 320x214 pixels of the
+        easy: Three or four rubber objects (``max_objects`` is 4), one of which moves, in different
+            colours out of red, blue, green and yellow; and only the central 320x214 pixels of the
             view, so that they look larger. A small model learns to follow them in minutes.
         frames: Which of the 128 frames to render, in ascending order.
-        compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
+        compile: Whether to fuse the shading with ``torch.compile``; by default, only on CUDA.
 
     Raises:
-        ValueError: If ``frames`` or ``size`` do not fit.
+        ValueError: If ``frames`` or ``size`` is invalid.
 
     Example:
         >>> from slotmesh.worlds import Clevrer
@@ -80,7 +81,7 @@ class Clevrer(World):
     COLOURS = CLEVR_COLOURS
     classes: ClassVar = {"color": COLOURS, "material": MATERIALS, "shape": SHAPES}
     max_objects = 7
-    """One more than ever occurs, as in the authors' files, which have 8 slots with it."""
+    """One more than ever occurs, as in the authors' files; the background is the eighth slot."""
 
     def __init__(
         self,
@@ -114,11 +115,11 @@ class Clevrer(World):
 
     @property
     def min_pixels(self) -> int:
-        """Pixels that an object must show to be present: 4 at 64x64, scaled with the area."""
+        """Visible pixels that make an object present: 4 at 64x64, scaled with the area."""
         return min_pixels(self.size)
 
     def motion(self, index: Tensor) -> tuple[Start, Trajectory]:
-        """Objects and float64 trajectories of these videos, without rendering them."""
+        """Compute the objects and float64 trajectories of these videos without rendering them."""
         start = draw_start(self.seed, index, easy=self.easy)
         return start, simulate(start.bodies, start.shape, start.real, self.frames)
 
@@ -132,7 +133,7 @@ class Clevrer(World):
         return Sample(image, mask, objects, present, index)
 
     def masks(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """``mask`` and ``present`` of these videos: the same bits, without the shading."""
+        """Compute ``mask`` and ``present`` of these videos, bit for bit, without the shading."""
         start, path = self.motion(index)
         scene = _scenes(start, path)
         parts = [

@@ -27,28 +27,28 @@ _WHOLE = Lens.of(_FOCAL, _WIDTH, _HEIGHT)
 class ClevrTex(Tabletop):
     """ClevrTex as an endless world, with procedural materials instead of photographs.
 
-    Placement, camera and lamps are those of :class:`~slotmesh.worlds.clevr.Clevr`; there are four
-    shapes, of which the torus replaces the monkey of the original (a mesh, which a ray caster of
-    closed-form shapes cannot draw), three sizes, and a material drawn independently for every
-    object and for the ground. Every object shows more than 200 pixels of the whole 320x240 view,
-    decided on a grid of half that size. The image is the middle 192x192 of that view, as the paper
-    crops it, so an object may lie partly or wholly outside. An object is ``present`` if it shows
-    at least ``min_pixels`` pixels of the image (4 at 64x64, scaled with the area, at least 1); the
-    few pixels of others count as background.
+    Placement, camera and lamps are those of :class:`~slotmesh.worlds.clevr.Clevr`. There are four
+    shapes (a torus replaces the monkey of the original, a mesh, which a ray caster of closed-form
+    shapes cannot draw), three sizes, and a material drawn independently for every object and for
+    the ground. Every object has more than 200 visible pixels in the whole 320x240 view, decided on
+    a grid of half that size. The image is the central 192x192 of that view, as the paper crops it,
+    so an object may lie partly or wholly outside. An object is ``present`` if at least
+    ``min_pixels`` of its pixels are visible in the image (4 at 64x64, scaled with the area, at
+    least 1); the few pixels of other objects count as background.
 
-    Columns of the table of objects are those of CLEVR, with other names (``CLEVRTEX_SIZES``,
-    ``CLEVRTEX_SHAPES``, ``CLEVRTEX_MATERIALS``) and with ``ground``, the material of the ground,
-    which is the same for all objects of a scene, instead of ``color``. ``pixel`` is a position in
+    The table of objects has the columns of CLEVR, with other classes (``CLEVRTEX_SIZES``,
+    ``CLEVRTEX_SHAPES``, ``CLEVRTEX_MATERIALS``), and with ``ground`` instead of ``color``: the
+    material of the ground, which is the same for all objects of a scene. ``pixel`` is a position in
     the whole 320x240 view.
 
     Args:
         seed: Each seed is a different dataset.
         device: Where samples are computed.
         size: Height and width of the images in pixels.
-        easy: Two or three objects (``max_objects`` is 3), all large, each with a material of its
-            own out of four bright ones (bubbles, cracked ice, dunes, turquoise), on dark ebony.
-            Made for short runs of small models: brightness alone tells objects from the ground.
-        compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.
+        easy: Two or three objects (``max_objects`` is 3), all large, of different materials out of
+            four bright ones (bubbles, cracked ice, dunes, turquoise), on dark ebony. Meant for
+            short runs of small models: brightness alone distinguishes objects from the ground.
+        compile: Whether to fuse the shading with ``torch.compile``; by default, only on CUDA.
 
     Example:
         >>> from slotmesh.worlds.clevrtex import ClevrTex

@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def as_indices(op: str, index: Any) -> Tensor:
-    """Indices as int64 ``(batch)``, on the device that they are on.
+    """Convert indices to int64 ``(batch)``, on their device.
 
-    Those of a tensor on a GPU are not read, which would wait for the GPU.
+    The values of a tensor on a GPU are not checked, since reading them would wait for the GPU.
 
     Args:
         op: Name of the caller, for error messages.

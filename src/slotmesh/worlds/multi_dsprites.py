@@ -14,14 +14,14 @@ from slotmesh.worlds.render.threads import spread
 from slotmesh.worlds.sample import Sample
 from slotmesh.worlds.world import World
 
-# Random placements tried per scene before its sprites are set apart. With the default minimum a
-# scene of five sprites fails one in five, so about one in 10^11 is set apart.
+# Random placements tried per scene before its sprites are placed apart. With the default minimum,
+# one placement in five of a scene of five sprites fails, so about one scene in 10^11 gets there.
 _ROUNDS = 16
 # Positions (x, y) that never hide a sprite: the corners, and the middle.
 _APART = ((0, 0), (31, 31), (31, 0), (0, 31), (15, 16))
-# Of the easy world: sprites per scene, the indices of their scales, and their hues: cyan, magenta
-# and yellow. On black any two of these have a channel in common, so that a model can learn where
-# sprites are before it knows their colours.
+# The easy world: sprites per scene, the indices of their scales, and their hues (cyan, magenta and
+# yellow). Any two of these colours share a channel, so that a model can learn where sprites are
+# before it knows their colours.
 _EASY_OBJECTS, _EASY_SCALES, _EASY_HUES = 3, (3, 4), (1 / 2, 5 / 6, 1 / 6)
 # Least distance of their centres in steps of the position, which are 1/62 of the picture wide, and
 # how often a scene is placed before its sprites are put into corners: about one in a thousand.
@@ -31,14 +31,15 @@ _EASY_GAP, _EASY_TRIES = 17, 64
 class MultiDSprites(World):
     """Two to five coloured sprites of dSprites that overlap on a grey background.
 
-    The number of sprites and the shape, scale (6), orientation (40) and position (32 x 32) of each
-    are uniform over the values of dSprites; so are the hue, the saturation and value (both from
-    0.5 to 1, so that no sprite is grey) and the grey level of the background. Later sprites hide
-    earlier ones, and the mask of a sprite holds its visible pixels.
+    The number of sprites is uniform, and so are the shape, scale (6 values), orientation (40) and
+    position (32 x 32) of each, over the values of dSprites. Hue, saturation and value are uniform
+    too (the latter two from 0.5 to 1, so that no sprite is grey), and so is the grey level of the
+    background. Later sprites hide earlier ones, and the mask of a sprite contains its visible
+    pixels.
 
-    The rule about hidden sprites is ours, the original has none: if fewer than ``min_visible``
-    pixels of some sprite were visible, all positions of that scene are drawn again. All other
-    factors stay as drawn, so they are exactly uniform, and positions nearly so.
+    The original has no rule about hidden sprites. Here, if fewer than ``min_visible`` pixels of a
+    sprite would be visible, all positions of that scene are drawn again. All other factors stay as
+    drawn, so they are exactly uniform, and positions are nearly so.
 
     Columns of the table: ``shape`` (index into :attr:`SHAPES`), ``scale`` (0.5 to 1),
     ``orientation`` (0 to 2 pi), ``x`` and ``y`` (0 to 1; centres are at ``size (1/4 + x/2)`` pixels
@@ -47,12 +48,13 @@ class MultiDSprites(World):
     Args:
         seed: Each seed is a different dataset.
         device: Where samples are computed.
-        size: Height and width of the images in pixels; the outlines scale with it.
-        min_visible: Least visible pixels per sprite, up to ``size**2 / 100``; default 16 at 64x64,
-            scaled with the area. Of the easy world up to ``size**2 / 64``, which is the default.
+        size: Height and width of the images in pixels; sprites scale with it.
+        min_visible: Minimum number of visible pixels per sprite, up to ``size**2 / 100``; default
+            16 at 64x64, scaled with the area. In the easy world, up to ``size**2 / 64``, which is
+            the default there.
         easy: Three sprites (``max_objects`` is 3) of scale 0.8 or 0.9 on black: one cyan, one
             magenta, one yellow. Their centres are at least 27% of the picture's width apart, so
-            that they hardly overlap. Made for short runs of small models.
+            that they hardly overlap. Meant for short runs of small models.
 
     Example:
         >>> from slotmesh.worlds import MultiDSprites
@@ -132,7 +134,7 @@ class MultiDSprites(World):
         )
 
     def _factors(self, index: Tensor) -> dict[str, Tensor]:
-        """All factors of the sprites but their positions and colours, as indices."""
+        """All factors of the sprites except positions and colours, as indices."""
         n, table = len(index), (self.max_objects,)
         fewest = _EASY_OBJECTS if self.easy else 2
         count = fewest + integers(self.seed, index, "count", self.max_objects - fewest + 1)

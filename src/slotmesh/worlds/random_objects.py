@@ -25,19 +25,21 @@ class VectorSample(TensorRecord):
 class RandomObjects(Endless[VectorSample]):
     """Sets of random vectors and of zeros (paper, section 5.1).
 
-    Each set has ``n_objects`` vectors from N(0, sigma^2 I) and ``n_background`` zero vectors; the
-    random ones are to be found. They come first: slot attention treats its inputs as a set and
-    cannot tell, but a model that sees positions could; shuffle the inputs for such a model.
+    Each set has ``n_objects`` vectors from N(0, sigma^2 I), which are to be found, and
+    ``n_background`` zero vectors. The random vectors come first: slot attention treats its inputs
+    as a set and cannot tell, but a model that sees positions could, so shuffle the inputs for such
+    a model.
 
-    Sample ``i`` is a pure function of (seed, i), the same bits on every device and in every batch.
-    It has no image, so this class is not a :class:`~slotmesh.worlds.World`, but used like one.
+    Sample ``i`` is a pure function of (seed, i), bit-identical on every device and in every batch.
+    It has no image, so this class is not a :class:`~slotmesh.worlds.World`, but you can use it like
+    one.
 
     Args:
         seed: Each seed is a different dataset.
         device: Where samples are computed.
         sigma: Standard deviation; the smaller it is, the more objects resemble the background.
-        n_objects: Random vectors per set.
-        n_background: Zero vectors per set.
+        n_objects: Number of random vectors per set.
+        n_background: Number of zero vectors per set.
         dim: Length of a vector.
 
     Example:

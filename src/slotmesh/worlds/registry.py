@@ -1,4 +1,4 @@
-"""The table of all worlds: one line per world has everything that the commands know about it."""
+"""The table of all worlds: one line per world, with everything that the commands know about it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ def register_world(
     reader: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add a world of your own, so that commands and tasks find it by its name.
+    """Register a world of your own, so that commands and tasks find it by name.
 
     Args:
         name: Its name on the command line.

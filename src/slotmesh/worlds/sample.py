@@ -13,8 +13,8 @@ from slotmesh.worlds.record import TensorRecord
 class Sample(TensorRecord):
     """A batch of labelled images (or videos).
 
-    The pixels of object ``i`` of the table are those where ``mask == i + 1``; 0 is the background.
-    A slice such as ``sample[:8]`` is a batch of these samples that shares memory with the whole.
+    Object ``i`` of the table occupies the pixels where ``mask == i + 1``; 0 is the background. A
+    slice such as ``sample[:8]`` is a batch of these samples that shares memory with the original.
     """
 
     image: Tensor

@@ -1,4 +1,4 @@
-"""What all worlds have in common."""
+"""The base classes of all worlds."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,15 +44,15 @@ class Endless(ABC, Generic[R]):
     def sample(self, index: Sequence[int] | range | Tensor) -> R:
         """Make the samples of these indices, as one batch.
 
-        Indices are checked before they are moved to the world's device; those of a tensor on a GPU
-        are not, since reading them would wait for the GPU.
+        Indices are checked before they are moved to the device of the world, except for a tensor on
+        a GPU, as reading it would wait for the GPU.
         """
-        # Ranges are made on the device; all else is checked before it is moved.
+        # Ranges are created on the device; everything else is checked before it is moved.
         inside = isinstance(index, range) and index and min(index[0], index[-1]) >= 0
         if isinstance(index, range) and inside and max(index.start, index.stop) < 2**63:
             return self.make(torch.arange(index.start, index.stop, index.step, device=self.device))
         which = as_indices(f"{type(self).__name__}.sample", index)
-        # A copy to the host waits in any case.
+        # A copy to the host would wait anyway.
         return self.make(which.to(self.device, non_blocking=self.device.type == "cuda"))
 
     def batches(self, batch_size: int, start: int = 0, *, ahead: int = 1) -> Iterator[R]:
@@ -89,8 +89,8 @@ class Endless(ABC, Generic[R]):
 class World(Endless[Sample]):
     """An endless labelled dataset: sample ``i`` is a pure function of (seed, i).
 
-    The factors of a scene are the same bits on every device and in every batch; pixels agree to
-    one grey level. Subclasses implement :meth:`make`.
+    The factors of a scene are bit-identical on every device and in every batch; pixels agree to one
+    grey level. Subclasses implement :meth:`make`.
 
     Args:
         seed: Each seed is a different dataset.

@@ -3,10 +3,10 @@
  * The unknowns of the inputs are eliminated, which leaves a system of the slots. Everything is in
  * double precision: where a plan is nearly one-hot, the system is nearly singular.
  *
- * Of few slots, the mass that two share is summed as columns are read. Of many, columns are kept, some
- * at a time, and multiplied in blocks that stay in registers; Cholesky's factors likewise. Of more
- * still, a plan that is far from one-hot needs no system at all: a few products with the plan, by
- * conjugate gradients, take a tenth of the time.
+ * With few slots, the mass that two slots share is summed while columns are read. With many slots,
+ * some columns at a time are kept and multiplied in blocks that stay in registers, as is Cholesky's
+ * factor. With even more slots, a plan that is far from one-hot needs no system at all: a few products
+ * with the plan, by conjugate gradients, take a tenth of the time.
  */
 #include <math.h>
 #include <string.h>
@@ -17,25 +17,25 @@
 
 typedef float narrow __attribute__((vector_size(4 * LANES)));
 
-#define FEW 32    /* slots */
-#define MANY 96   /* slots from which on conjugate gradients take less time, */
-#define LARGEST (1 << 20) /* up to this many entries of a plan, which each thread copies */
-#define PRODUCTS 40       /* before they give up, */
+#define FEW 32    /* up to this many slots are few */
+#define MANY 96   /* from this many slots on, conjugate gradients are faster, */
+#define LARGEST (1 << 20) /* if the plan has at most this many entries: each thread copies it */
+#define PRODUCTS 40       /* they give up after this many products, */
 #define NEARLY_SINGULAR 1e-4 /* or if a direction is stretched by no more than this */
-#define ACCURATE 1e-12    /* where they stop, as a share of the right side */
-#define COLUMNS (4 * LANES) /* of a strip of the copied plan, which stays in the cache */
-#define KEPT 64   /* columns at a time, of many slots: those of a block stay in the cache */
+#define ACCURATE 1e-12    /* they stop at this error, relative to the right side */
+#define COLUMNS (4 * LANES) /* width of a strip of the copied plan, which stays in the cache */
+#define KEPT 64   /* columns kept at a time with many slots: those of a block stay in the cache */
 /* Slots of a block, whose sums stay in registers. */
 #define WIDE (3 * LANES)
 #define HIGH LANES
 
 /* Per thread. */
 typedef struct {
-    int64_t width, stride;   /* of the system: of many slots, whole blocks and a line of the cache */
+    int64_t width, stride;   /* of the system; with many slots, whole blocks and a cache line */
     vec *p, *weight, *right; /* (m), of some columns: the plan, it times its gradient; a sum */
     vec *mass;               /* (m), a sum */
-    vec *common;             /* (m, m), lower triangle: mass that two slots share, a sum; of few */
-    double *kept;            /* (KEPT, stride), columns over the roots of their masses; of many */
+    vec *common;             /* (m, m), lower triangle: mass that two slots share, a sum; if few */
+    double *kept;            /* (KEPT, stride), columns over the roots of their masses; if many */
     double *system;          /* (width, stride), upper triangle */
     double *x, *root, *over; /* (m): the unknowns, roots of masses and one over them */
     vec whole, into, share;  /* sums of weights: of all, of a column; one over the column's mass */

@@ -73,7 +73,7 @@ def transport(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
 def quick_transport(
     cost: Tensor, a: Tensor | None, b: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """Plan, u, v and marginal error, float64, of arguments whose values nobody has looked at.
+    """Plan, u, v and marginal error, float64, of arguments with unchecked values.
 
     Masses (batch, m) and (batch, n), float64, may be missing both. The result is None if there is
     anything unusual: bad values, elements without mass, different totals, a problem not solved.

@@ -17,7 +17,7 @@
 #define LANES 4
 #endif
 #define TILE 4   /* vectors of columns that are worked on at a time */
-#define LINE 16  /* floats of a line of the cache */
+#define LINE 16  /* floats in a cache line */
 
 /* The most that the potential of a slot may change within one Sinkhorn, as a factor. */
 #define LIMIT 1e8f

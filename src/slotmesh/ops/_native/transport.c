@@ -193,7 +193,7 @@ static int solve(work *w, double total) {
         while (w->supply[i] > 0) {
             if (--patience < 0) return 0;
             if (extend(w, i)) continue;
-            /* Nobody wants it: what the two totals differ by. */
+            /* This is left over: the difference between the two totals. */
             if (w->supply[i] > 1e-9 * total) return 0;
             if (s->n_settled) reprice(s);
             break;
@@ -245,9 +245,9 @@ static void write_down(const exact_job *o, work *w, int64_t e) {
     }
 }
 
-/* Masses for a caller who has not looked at them: of 1 for every slot, and the same for every input,
- * if there are none; inputs get the total of slots. Returns whether all are fit to use: the others
- * are left to those who know which error to raise.
+/* Masses for a caller that has not checked them: by default, 1 for every slot, and the same for every
+ * input; inputs are rescaled to the total of slots. Returns whether all are usable: otherwise, the
+ * caller raises the right error.
  */
 static int fill_masses(const exact_job *o, work *w, int64_t e) {
     const int64_t m = o->base.m, n = o->base.n;

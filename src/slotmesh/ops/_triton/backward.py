@@ -74,7 +74,7 @@ def incoming(grad_plan, cols, place, C: tl.constexpr):
 
 @triton.jit
 def slopes(cols, flow, weight, offset, grad_plan, first, place, C: tl.constexpr):
-    """What e w is multiplied with (M, N) in the gradient of the log kernel.
+    """The factor (M, N) of e w in the gradient of the log kernel.
 
     At first, where the plan's gradient enters through the last half-step, that is ``weight grad -
     offset``; offset holds the row's mean. Later it is what flows into each u, over r.
@@ -260,7 +260,7 @@ def backward_kernel(
     scale = -LOG2E / temperature
     record = record_of(trace, n_links * batch.to(tl.int64) + element, 3 * n_iters, C)
     flows = record_of(flows, element, n_iters + 1, C)
-    # Of each matrix; rows of those that are read again and again are padded.
+    # Start of each matrix; matrices that are read repeatedly have padded rows.
     wide = area
     source = cost + area
     if not C.resident:

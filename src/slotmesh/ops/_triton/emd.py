@@ -25,7 +25,7 @@ from slotmesh.ops._triton.tile import any_of, max_of, min_of, sum_of
 
 # Excess and deficit below this share of all mass count as none.
 TINY = tl.constexpr(1e-14)
-# What may remain if rounding made the two totals differ.
+# Mass that may remain if the two totals differ by rounding.
 LEFT = tl.constexpr(1e-9)
 
 

@@ -54,7 +54,7 @@ def cheaper(d1, arc1, d2, arc2):
 
 @triton.jit
 def extra(i, k, cols, data):
-    """What inputs cost more in slot k than in slot i, and the slots they are in."""
+    """The extra cost of inputs in slot k instead of slot i, and the slots they are in."""
     cost, plan, own, b, m, n = data
     inside = cols < n
     there = tl.load(cost + k * n + cols, mask=inside, other=0.0).to(tl.float64)

@@ -17,7 +17,7 @@ from slotmesh.ops._triton.tile import ADD, entry, max_of, min_of, sum_of
 
 @triton.jit
 def lowest(bits):
-    """The lowest of some bits, and its index, which is the exponent of that bit as a float."""
+    """The lowest of some bits, and its index: the exponent of that bit as a float."""
     low = bits & -bits
     # Without the sign, which bit 31 has.
     exponent = (low.to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255

@@ -84,7 +84,7 @@ def _spin(count):
 
 SPIN, SPIN_REGISTERS = _spin(1)
 SPIN_4, SPIN_4_REGISTERS = _spin(4)
-# As many words as give every thread of a program four, and so a multiple of four.
+# Enough words for four per thread of a program; a multiple of four.
 ENOUGH_FOR_4 = tl.constexpr(4 * 32 * 8)
 
 

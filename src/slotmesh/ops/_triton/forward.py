@@ -420,7 +420,7 @@ def forward_kernel(
     if C.mesh:
         # The last round is the Sinkhorn of the result.
         for step in range(n_steps + 1):
-            # What was e becomes the derivative when e is not needed any more.
+            # The memory of e holds the derivative once e is no longer needed.
             u, kappa, next_u, next_kappa, inverse, h, since, kept, turn = iterate(
                 u, kappa, kept, c, source, slope, there, place, masses, slots, record, notes,
                 n_iters, chunks, scale, post, turn, True, C,

@@ -75,13 +75,13 @@ class Case:
     grad_init: bool = False
 
 
-# Numbers of a block per thread, most warps per program, most programs that share an element, and
+# Numbers of a block per thread; the most warps per program, and programs that share an element; and
 # the fewest inputs that are worth a program of their own.
 NUMBERS, WARPS, PARTS, INPUTS = 32, 8, 32, 256
-# The same with more slots than this.
+# The same, for more slots than FEW_SLOTS.
 FEW_SLOTS, MANY_NUMBERS, MANY_WARPS, MANY_PARTS = 64, 32, 8, 64
-# Numbers per thread so few that exponentials are computed again and again, and from how many slots
-# per real one rows of padding count.
+# With at most this many numbers per thread, exponentials are recomputed; and from this many rows
+# per real slot on, padding matters.
 FEW_NUMBERS, MUCH_PADDING = 8, 1.25
 
 
@@ -90,8 +90,8 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
 
     Programs that share an element wait for each other, so all have to run at once. There are then
     at most as many as processors, each of which has room for one, whatever registers and memory it
-    needs; and the launch is cooperative, so none starts before all can. So not even several such
-    kernels on several streams can block each other.
+    needs; and the launch is cooperative, so none starts before all can. Even several such kernels
+    on several streams therefore cannot block each other.
     """
     rows = _fused.block_size(m)
     if rows > FEW_SLOTS:
@@ -107,7 +107,7 @@ def choose(batch: int, m: int, n: int, processors: int) -> Cut:
 
 
 def _choose_for_many(batch: int, rows: int, n: int, processors: int) -> Cut:
-    """The same for many slots: a block has few inputs then, and is worth a program of its own."""
+    """The same for many slots: a block then has few inputs, and is worth a program of its own."""
     most = 32 * MANY_NUMBERS * MANY_WARPS // rows
     split = 1
     while 2 * split * batch <= processors and split * most < n and split < MANY_PARTS:
@@ -138,8 +138,8 @@ def _notes_pay(cut: Cut) -> bool:
 def _storing_pays(cut: Cut, batch: int, m: int, chunks: int, cache: int) -> bool:
     """Whether exponentials should be stored from one iteration to the next: timed, not derived.
 
-    Few of them take less time to compute again. Many take less time to compute from costs that are
-    read instead of them if they leave the cache and padded slots make them the larger part.
+    A few are faster to recompute. Many are faster to recompute from the costs if they do not fit in
+    the cache and padded slots make them much larger than the costs.
     """
     entries = cut.M * cut.N
     few = chunks == 1 and entries <= 32 * FEW_NUMBERS * cut.warps
@@ -158,8 +158,8 @@ def _launch(
     if group:
         cut = Cut(_fused.block_size(m), _fused.block_size(n), 1, 1, group)
     width, chunks = cut.width(n), cut.chunks(n)
-    # Of many slots, blocks whose rows are aligned take less time than those in registers: threads
-    # have several inputs each, so that sums over inputs take few steps.
+    # With many slots, blocks with aligned rows are faster than blocks in registers: each thread has
+    # several inputs, so sums over inputs take few steps.
     resident = chunks == 1 and cut.M <= FEW_SLOTS
     vector = 1 if resident or cut.M > FEW_SLOTS else cut.vector
     notes = flags.get("mesh", False) and not resident and _notes_pay(cut)
@@ -331,7 +331,7 @@ def _start(
     tensors: tuple[Tensor | None, ...],
     numbers: tuple[float, ...],
 ) -> None:
-    """Launch a kernel by what was compiled for it, or compile it.
+    """Launch the compiled kernel, or compile it first.
 
     Where a tensor is missing, the kernel gets the cost instead, and does not read it. No argument
     is specialised on (see ``kernel_of_any_size``), so the case, the device, the dtype of the cost
@@ -342,7 +342,7 @@ def _start(
     found = how.compiled.get(key)
     grid = (-(-batch // group) if group else batch * split, 1, 1)
     if found is not None:
-        # Of a tensor Triton asks the driver for the address.
+        # Plain addresses: for a tensor, Triton would ask the driver.
         stand_in = cost.data_ptr()
         addresses = [stand_in if x is None else x.data_ptr() for x in tensors]
         run_on(cost.device, found, grid, *addresses, *numbers, how.case)
@@ -361,11 +361,11 @@ def run_on(
     together: bool = False,
     **options: Any,
 ) -> Any:
-    """Launch a kernel on a device; Triton itself uses the current one, whatever it is given.
+    """Launch a kernel on a device; Triton itself would use the current one.
 
     Args:
         device: The device of all tensors among the arguments.
-        kernel: A function of ``triton.jit``, or what it was compiled to.
+        kernel: A function of ``triton.jit``, or a compiled kernel.
         grid: Number of programs; only the first dimension may exceed 65,535.
         args: Arguments of the kernel.
         together: Whether programs wait for each other, so that all of them have to run at once. The
@@ -375,7 +375,7 @@ def run_on(
         options: More arguments of the kernel, and of the compiler.
 
     Returns:
-        What the kernel was compiled to, unless that was given; None in Triton's interpreter.
+        The compiled kernel, unless it was passed; None in Triton's interpreter.
     """
     if together:
         options["launch_cooperative_grid"] = True

@@ -17,7 +17,7 @@ _torch: Any = torch
 
 @dataclass(frozen=True)
 class EmdCase:
-    """What the transport kernel is compiled for."""
+    """The sizes and options that the transport kernel is compiled for."""
 
     M: int  # slots, padded to a power of two
     N: int  # inputs in a block of single precision
@@ -43,7 +43,7 @@ def choose(m: int, n: int, wide: bool) -> EmdCase:
     """Blocks that fit into registers; ``wide`` allows the larger ones for few slots."""
     rows, width = max(2, _power(m)), _power(n)
     numbers = NUMBERS
-    # Not where a block is all there is: more threads are better then.
+    # Not if there is only one block: more threads are then better.
     if wide and rows <= WIDE_SLOTS and rows * width >= 32 * WIDE_NUMBERS * WARPS:
         numbers = WIDE_NUMBERS
     warps = max(1, rows * rows // 256, rows * width // (32 * numbers))

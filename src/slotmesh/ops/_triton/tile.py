@@ -33,10 +33,10 @@ LN2 = tl.constexpr(0.6931471805599453)
 SMALLEST = tl.constexpr(1e-30)
 # The potential of an absent slot; finite, so that 0 times it is 0.
 ABSENT = tl.constexpr(-1e30)
-# Slots below 2^-40 of mass, or of the best share, are kept there by u; kappa has the rest.
+# u raises slots below 2^-40 of the mass, or of the best share, to that level; kappa compensates.
 LEAST = tl.constexpr(-40.0)
 LEAST_MASS = tl.constexpr(2.0**-40)
-# What a kappa can be, and one over what, while u stays.
+# While u stays, kappa is at most this, and at least one over it.
 LARGEST = tl.constexpr(2.0**30)
 # The sum of a row of shares is at least this; a mass over it is still finite.
 TINIEST = tl.constexpr(1e-30)
@@ -255,7 +255,7 @@ def slot_masses(a, slot_mask, rows, m, C: tl.constexpr):
     counted = tl.where(some, tl.where(mass >= SMALLEST, mass, 0.0), 1.0)
     held = tl.where(counted < LEAST_MASS, LEAST_MASS, counted)
     spare = tl.where(there, counted / held, 0.0)
-    # Absent slots get nothing, as little as is held of them: their u never has to change.
+    # Absent slots get no mass and hold none, so their u never has to change.
     return there, mass, counted, tl.where(there, held, TINIEST), spare
 
 

@@ -37,27 +37,27 @@ def emd(
 ) -> Transport:
     """Optimal transport without regularisation: the exact plan of minimal total cost.
 
-    The plan is a vertex of the transport polytope, with at most m + n - 1 entries above 0; ties
-    are broken, always in the same way for the same problem and backend.
+    The plan is a vertex of the transport polytope, with at most m + n - 1 entries above 0; ties are
+    broken, in the same way whenever the problem and the backend are the same.
 
     **The plan carries no gradient**, whatever ``cost`` requires: it is piecewise constant in the
     cost. To learn a cost, add a differentiable term, as :class:`slotmesh.nn.EMD` does, or use
     :func:`slotmesh.mesh`. The *value* of the optimum has a gradient, ``(t.plan * cost).sum()``.
 
     Args:
-        cost: ``(..., m, n)``, rows are slots, columns are inputs. Solved in float64.
+        cost: ``(..., m, n)``, rows are slots, columns are inputs. Problems are solved in float64.
         a: Mass of each slot ``(..., m)``. Default: as for :func:`slotmesh.sinkhorn`.
         b: Mass of each input ``(..., n)``. Default: as for :func:`slotmesh.sinkhorn`. Rescaled in
             float64 to the exact total of ``a``.
         slot_mask: ``(..., m)``, True where a slot is real.
         input_mask: ``(..., n)``, True where an input is real.
-        backend: ``"pot"`` (network simplex on the CPU, a batch over all cores: this waits for a
-            GPU), ``"cpu"`` (shortest augmenting paths in C, likewise; faster for small problems
-            and for assignments, slow for large ones with uneven masses), ``"triton"`` (shortest
-            augmenting paths in one kernel on a CUDA device, for at most 32 slots and 16,384
-            inputs, which does not wait), or ``"auto"``, the kernel for CUDA tensors of these
-            sizes, else C or POT, depending on size and masses. Of several optimal plans they may
-            choose different ones.
+        backend: ``"triton"``: shortest augmenting paths in one kernel on a CUDA device, for at most
+            32 slots and 16,384 inputs, without waiting for the device. ``"cpu"``: shortest
+            augmenting paths in C, fast for small problems and for assignments, slow for large
+            problems with uneven masses. ``"pot"``: the network simplex of POT. These two spread a
+            batch over all CPU cores, and wait for a GPU. ``"auto"``: the kernel for CUDA tensors of
+            these sizes, otherwise C or POT, depending on size and masses. If there are several
+            optimal plans, backends may return different ones.
 
     Returns:
         A :class:`~slotmesh.ops.Transport` with the dual variables as potentials. On a GPU, where

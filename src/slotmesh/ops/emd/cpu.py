@@ -19,7 +19,7 @@ Solved = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def solve_on_cpu(cost: Tensor, a: Tensor, b: Tensor, backend: str) -> Solved:
-    """As the operator below, without the layers of torch, which small problems spend longer in."""
+    """The same as the operator below, without torch's dispatch, which dominates small problems."""
     given = [x.detach().cpu() for x in (cost, a, b)]
     in_c = backend == "cpu" or (backend == "auto" and _suits_c(*given))
     # Decided here, as a compiler cannot look for the library.

@@ -30,8 +30,8 @@ def solve_batch(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Ten
     problems: list[tuple[Array, ...]] = list(
         zip(*given, *(x.numpy() for x in results), strict=True)
     )
-    # Filters of warnings are the process's: a second batch at the same time would put back the
-    # wrong ones.
+    # Warning filters belong to the process: a second batch at the same time would restore the wrong
+    # ones.
     with _one_at_a_time, warnings.catch_warnings():
         # Not reaching the optimum is reported through the result, for the whole batch at once.
         warnings.simplefilter("ignore", UserWarning)

@@ -1,4 +1,4 @@
-"""``slotmesh report``: one page about runs, beside published numbers where there are any."""
+"""``slotmesh report``: one page about runs, with published numbers where available."""
 
 import shlex
 import tempfile
@@ -47,7 +47,7 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
     """Write the page and return its path.
 
     Raises:
-        ValueError: If there is no run, or a path is not one.
+        ValueError: If there are no runs, or a path is not a run.
     """
     if not settings.runs:
         raise ValueError("Got no run, expected at least one folder: slotmesh report RUN.")
@@ -86,7 +86,7 @@ def run_report(settings: Report, console: Console | None = None) -> Path:
 
 
 def _about(found: Found) -> tuple[str, str, str]:
-    """Task, title and data: runs on different folders of images are not compared."""
+    """Task, title and data of a run: runs on different folders of images are not compared."""
     made = found.run.experiment
     root: Path | None = getattr(found.settings.data, "root", None)
     where = "" if made.has_world or root is None else str(root.resolve())
@@ -111,7 +111,7 @@ def _titles(groups: Iterable[tuple[str, str, str]]) -> list[str]:
 def _collect(
     paths: tuple[Path, ...], device: str, console: Console
 ) -> tuple[list[Found], list[Path]]:
-    """The runs, and the paths that are not: a bad one must not cost the page about the others."""
+    """The runs, and the paths that are not runs: a bad one must not prevent the page."""
     found: list[Found] = []
     problems: dict[Path, ValueError] = {}
     for path in paths:

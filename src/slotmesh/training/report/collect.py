@@ -1,4 +1,4 @@
-"""Everything that the folder of a run holds; what is missing is noted, not an error."""
+"""Everything in the folder of a run; missing parts are noted, and are not errors."""
 
 import shlex
 import tempfile
@@ -17,7 +17,7 @@ from slotmesh.training.runs import Run, open_run
 from slotmesh.training.settings import Settings
 from slotmesh.training.tasks import TASKS, from_plain
 
-# More than any run has, and no more than can be drawn.
+# More than any run has, but not too many to draw.
 _MOST_COLUMNS = 200
 _MOST_STEPS = 1e15
 _MOST_VALUE = 1e100
@@ -25,15 +25,15 @@ _MOST_VALUE = 1e100
 
 @dataclass
 class Found:
-    """A run, and what is known about it."""
+    """A run, and everything known about it."""
 
     path: Path
-    """As it was given."""
+    """The path as it was passed."""
     run: Run
     whole: bool
-    """Whether there is a checkpoint, and all that it needs."""
+    """Whether there is a checkpoint, and everything to load it."""
     row: Row | None
-    """Of the paper."""
+    """The row of the paper that the run belongs to."""
     evaluation: dict[str, Any] | None = None
     by_sample: Columns = field(default_factory=dict)
     """``sample``, ``loss`` and metrics of each test sample."""
@@ -50,7 +50,7 @@ class Found:
 
     @property
     def last_step(self) -> int:
-        """The last that was logged; 0 for none."""
+        """The last logged step; 0 for none."""
         return int(max(self.curves.get("step", []), default=0))
 
     def curve(self, name: str) -> list[tuple[float, float]]:
@@ -61,7 +61,7 @@ class Found:
 
 
 def collect(path: Path, device: str, console: Console) -> Found:
-    """Read a run, and evaluate it if that was not done; print what is odd about it.
+    """Read a run, and evaluate it if necessary; print anything unusual about it.
 
     Raises:
         ValueError: If the path is not a run.
@@ -93,21 +93,21 @@ def collect(path: Path, device: str, console: Console) -> Found:
 
 
 def _open(path: Path) -> Found:
-    """A run, or what is there of one that cannot be loaded."""
+    """Open a run, or whatever exists of a run that cannot be loaded."""
     try:
         run = open_run(path)
         return Found(path, run, True, row_of(run.settings))
     except ValueError as error:
         if not (path / "settings.json").is_file():
             raise
-        # Its data may be elsewhere, or its first checkpoint not yet written.
+        # Its data may be elsewhere, or it has no checkpoint yet.
         settings = from_plain(read_json(path / "settings.json"), str(path / "settings.json"))
         run = Run(TASKS[settings.task](settings), path, path / "checkpoints" / "last.ckpt")
         return Found(path, run, False, row_of(settings), problems=[str(error)])
 
 
 def _curves(path: Path) -> Columns:
-    """What was logged, from the rows that have a step."""
+    """The logged numbers, from rows that have a step."""
     columns = read_csv(path)
     steps = columns.get("step", [])
     if columns and not steps:
@@ -130,7 +130,7 @@ def _find_evaluation(
             values = checked(values, kept)
     except ValueError as error:
         values = None
-        said(f"{error} It is left as it is, and not used.")
+        said(f"{error} It is left unchanged and not used.")
     mine = values is not None and (
         not found.whole or values.get("checkpoint") == run.checkpoint.name
     )

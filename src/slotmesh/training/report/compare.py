@@ -26,19 +26,19 @@ NAMES = {
     "tc": "TC",
     "mbo": "mBO",
 }
-"""What papers call the metrics."""
+"""Names of the metrics in papers."""
 PERCENT = frozenset(NAMES) - {"nrmse"}
 """Metrics that are given in percent."""
 
-# Runs that a note names.
+# Most runs that a note names.
 _MOST_NAMED = 3
-# What may differ between runs that are the same but for their seed.
+# Settings that may differ between runs that differ only in their seed.
 _NOT_THE_RUN = (*INCIDENTAL, "seed", "val_every")
 _NOT_THE_RESULT = (*_NOT_THE_RUN, "preset", "data.root", "data.val_size")
 
 
 def shown(name: str, value: float, std: float | None = None) -> str:
-    """A value as tables have it, in percent where the paper does."""
+    """Format a value for tables, in percent where the paper does."""
     if value != value:
         return "undefined"
     if name in PERCENT:
@@ -47,7 +47,7 @@ def shown(name: str, value: float, std: float | None = None) -> str:
 
 
 def as_printed(name: str, value: float, std: float | None) -> str:
-    """A result of the paper with the digits that it prints.
+    """Format a result of the paper with the digits that it gives.
 
     Example:
         >>> from slotmesh.training.report.compare import as_printed
@@ -77,7 +77,7 @@ def metrics_of(found: list[Found]) -> list[str]:
     """All metrics that the paper or the runs have, in the paper's order."""
     seen = {name for one in found for name in (one.evaluation or {}).get("metrics", {})}
     seen |= {name for one in found if one.row is not None for name in one.row.results}
-    # Without masks or labels there is nothing but the loss.
+    # Without masks or labels, there is only the loss.
     return in_order(seen) or ["loss"]
 
 
@@ -131,7 +131,7 @@ def blind_values(found: list[Found]) -> dict[str, float]:
 
 
 def paper_tables(found: list[Found]) -> list[tuple[str, Grid]]:
-    """The paper's tables that the runs belong to, whole, with the command of each row."""
+    """The whole tables of the paper that the runs belong to, with the command of each row."""
     names = dict.fromkeys(one.row.table for one in found if one.row is not None)
     made: list[tuple[str, Grid]] = []
     for table in names:
@@ -161,7 +161,7 @@ def _caption(table: str) -> str:
 
 
 def diagnostics(found: list[Found], marks: list[Mark]) -> Grid | None:
-    """How runs use their slots, one row per run; None if none was looked at."""
+    """How runs use their slots, one row per run; None if it was not measured."""
     rows: list[list[str]] = []
     kept: list[Mark] = []
     for one, mark in zip(found, marks, strict=True):
@@ -252,7 +252,7 @@ def command(settings: Settings) -> str:
     different = differences(settings, start)
     root = getattr(settings.data, "root", None)
     if root is not None and root.exists():
-        # Defaults that depend on the data, which may be others by now.
+        # Defaults that depend on the data, which may have changed.
         with contextlib.suppress(ValueError):
             masks = getattr(settings.data, "masks", None)
             suited = preset(
@@ -270,7 +270,7 @@ def command(settings: Settings) -> str:
 
 
 def differences(settings: Settings, start: Settings) -> dict[str, Any]:
-    """Settings that are not as in another, by their names with dots."""
+    """Settings that differ from others, by their names with dots."""
     there = leaves(start)
     return {
         name: value
@@ -322,7 +322,7 @@ def _of_paper(found: Found, name: str) -> str:
 def _best(found: list[Found], metrics: list[str]) -> dict[str, float]:
     """The best value of each metric, where several runs were measured on the same data.
 
-    None is best that a model which ignores its input would reach as well.
+    A value that a model which ignores its input would also reach is never the best.
     """
     measured = [one for one in found if _values(one)]
     if len(measured) < 2 or len({_data(one) for one in measured}) > 1:
@@ -343,7 +343,7 @@ def _best(found: list[Found], metrics: list[str]) -> dict[str, float]:
 
 
 def _blind(found: Found) -> dict[str, float]:
-    """What a model that ignores its input reaches on the samples of a run."""
+    """The results of a model that ignores its input on the samples of a run."""
     blind = (found.evaluation or {}).get("blind", {})
     return blind.get("metrics") or {name: blind[name] for name in ("loss",) if name in blind}
 
@@ -356,7 +356,7 @@ def _data(found: Found) -> str:
 
 
 def _seeds(found: list[Found]) -> list[list[int]]:
-    """Runs that differ in their seed alone, if there are several."""
+    """Runs that differ only in their seed, if there are several."""
     groups: dict[str, list[int]] = {}
     for i, one in enumerate(found):
         same = {k: v for k, v in leaves(one.settings).items() if not is_one_of(k, _NOT_THE_RUN)}

@@ -1,4 +1,4 @@
-"""What evaluation.json says, checked before anything is made of it."""
+"""Read evaluation.json, and check it before it is used."""
 
 import math
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def checked(values: dict[str, Any], path: Path) -> dict[str, Any]:
-    """An evaluation whose numbers are numbers, NaN where it has null.
+    """Check an evaluation, and replace null by NaN.
 
     Raises:
-        ValueError: If it is not what ``slotmesh evaluate`` writes.
+        ValueError: If ``slotmesh evaluate`` cannot have written it.
     """
     found = dict(values)
     found["metrics"] = _numbers(values.get("metrics"), "metrics", path)

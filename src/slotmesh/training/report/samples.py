@@ -1,4 +1,4 @@
-"""Pictures of what a run does with its test samples, exactly as it was evaluated on them."""
+"""Pictures of a run's output for test samples, exactly as it was evaluated on them."""
 
 import math
 from dataclasses import replace
@@ -43,7 +43,7 @@ class SamplePainter:
         device_name = (known.get("environment") or {}).get("device")
         self.judged_on = None if device_name is None else str(device_name).partition(":")[0]
         """Kind of device that it was evaluated on, if that is known: each has its own noise."""
-        # As it was evaluated: noise is drawn per batch.
+        # As in the evaluation: noise is drawn per batch.
         self.n: int = known.get("n", n)
         self.batch_size: int = known.get("batch_size", made.settings.data.batch_size)
 
@@ -51,7 +51,7 @@ class SamplePainter:
         """The noise that a sample had in the evaluation."""
         batch, place = divmod(index, self.batch_size)
         total = min(self.batch_size, self.n - batch * self.batch_size)
-        # A batch that is shared by as many processes as it has samples.
+        # As for a batch that is shared by as many processes as it has samples.
         return self.experiment.noise(
             "test", batch, total=total, device=self.device, rank=place, n_ranks=total
         )

@@ -27,12 +27,12 @@ def make_section(
     n_cases: int,
     device: str,
 ) -> Section:
-    """All about the runs of one task.
+    """Make the section about the runs of one task.
 
     Args:
         found: The runs.
-        title: Of the section; that of the task by default.
-        number: Of the section on its page.
+        title: Title of the section; by default, that of the task.
+        number: Number of the section on its page.
         n_samples: Test samples to show of every run.
         n_cases: Best and worst samples to show of each run.
         device: Where models run.
@@ -106,7 +106,7 @@ def _pictured(found: list[Found]) -> list[int]:
 
 
 def _charts(found: list[Found], marks: list[Mark]) -> tuple[list[Chart], list[Chart]]:
-    """The metrics and the loss, then all else that was logged."""
+    """Draw the metrics and the loss, then everything else that was logged."""
     names = list(dict.fromkeys(name for one in found for name in one.curves))
     goal = found[0].run.experiment.goal
     first = [name for name in (f"val/{goal.metric}",) if name in names]
@@ -176,7 +176,7 @@ def _picture(
     drawn = painter.mosaics(index, trace=trace)
     known = {name: values[index] for name, values in found.by_sample.items() if index < len(values)}
     known.pop("sample", None)
-    # The loss last: it is the metric that is spoken of.
+    # The loss comes last: the metric is more important.
     known = {k: v for k, v in known.items() if k != "loss"} | {"loss": known.get("loss", math.nan)}
     notes = [] if trace else [f"sample {index}"]
     for name, value in known.items():
@@ -189,7 +189,7 @@ def _picture(
 def _settings(found: list[Found], marks: list[Mark]) -> list[tuple[str, Grid]]:
     tables = [leaves(one.settings) for one in found]
     names = list(dict.fromkeys(name for table in tables for name in table))
-    # Those of one kind together, whichever run has them.
+    # Settings of one kind together, whichever run has them.
     rooms = list(dict.fromkeys(name.split(".")[0] for name in names))
     names.sort(key=lambda name: rooms.index(name.split(".")[0]))
     kept = [name for name in names if name not in ("task", "out", "overwrite")]
@@ -205,7 +205,7 @@ def _environment(found: list[Found], marks: list[Mark]) -> list[tuple[str, Grid]
 
 
 def _grids(title: str, values: dict[str, list[Any]], marks: list[Mark]) -> list[tuple[str, Grid]]:
-    """A table of what all runs share, and one of what differs; none that is empty."""
+    """A table of what all runs share, and one of what differs, unless they are empty."""
     words = {name: [str(value) for value in row] for name, row in values.items()}
     same = [[name, row[0]] for name, row in words.items() if len(set(row)) == 1]
     other = {name: row for name, row in words.items() if len(set(row)) > 1}

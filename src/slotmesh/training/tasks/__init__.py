@@ -37,10 +37,10 @@ TASKS: dict[str, type[Experiment]] = {
 
 
 def register_task(task: type[Experiment]) -> None:
-    """Offer a task on the command line, as ``slotmesh train NAME``.
+    """Register a task for the command line, as ``slotmesh train NAME``.
 
     Raises:
-        ValueError: If there is one of that name.
+        ValueError: If the name is taken.
     """
     if task.name in TASKS:
         raise ValueError(f"A task named {task.name!r} already exists. Choose another name.")
@@ -63,7 +63,7 @@ def preset(
         variant: Which slot attention.
         preset: ``quick`` or ``paper``.
         root: The data, for tasks whose defaults depend on it.
-        size: Of the images, for such tasks; chosen by the task by default.
+        size: Size of the images, for such tasks; by default, the task chooses it.
         masks: Folder of the masks, for such tasks; ``root/masks`` by default, if it exists.
 
     Raises:
@@ -86,8 +86,9 @@ def experiment(settings: Settings, *, moved: bool = False) -> Experiment:
     """The experiment with these settings, which are checked first.
 
     Args:
-        settings: Of a run.
-        moved: Whether the run may come from another machine, whose dataset is not here.
+        settings: Settings of a run.
+        moved: Whether the run may come from another machine, so that its dataset may be missing
+            here.
     """
     kind = _kind(settings.task)
     _check_variant(kind, settings.task, settings.variant)
@@ -110,7 +111,7 @@ def experiment(settings: Settings, *, moved: bool = False) -> Experiment:
 
 
 def from_plain(values: dict[str, Any], where: str) -> Settings:
-    """Settings from the JSON that a run keeps."""
+    """Convert the JSON of a run to its settings."""
     try:
         start = preset(values["task"], values["variant"], values["preset"])
         for name in ("transport", "transition"):

@@ -1,4 +1,4 @@
-"""Blind baselines: models that ignore their input, which every trained model has to beat.
+"""Blind baselines: models that ignore their input, which every trained model has to outperform.
 
 They are evaluated by the same code on the same samples. FG-ARI needs them most: a fixed grid
 of regions scores far above 0.
@@ -31,7 +31,7 @@ class Constant(nn.Module):
 
 
 def grid_masks(n_slots: int, height: int, width: int) -> Tensor:
-    """A fixed cut of the picture into regions of equal size, ``(n_slots, height, width)``.
+    """Divide the picture into regions of about equal size, ``(n_slots, height, width)``.
 
     Example:
         >>> from slotmesh.training.tasks.blind import grid_masks
@@ -39,7 +39,7 @@ def grid_masks(n_slots: int, height: int, width: int) -> Tensor:
         [704, 672, 672, 704, 672, 672]
     """
     rows = max(r for r in range(1, n_slots + 1) if r * r <= n_slots)
-    # The last row takes what does not come out even.
+    # The last row takes the remainder.
     lengths = [n_slots // rows] * (rows - 1)
     lengths.append(n_slots - sum(lengths))
     y = torch.arange(height) * rows // height

@@ -1,4 +1,4 @@
-"""CLEVR property prediction (section 5.2, Table 2): every object's place, shape, colour, ..."""
+"""CLEVR property prediction (section 5.2, Table 2): position, shape, ... of all objects."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,9 +29,9 @@ class PredictorModel(ImageModel):
     """The network: encoder, slot attention, one head for all slots."""
 
     n_slots: int = 10
-    """Slots: the most objects that an image has."""
+    """Number of slots: the largest number of objects in an image."""
     channels: int = 64
-    """Of the encoder."""
+    """Number of channels of the encoder."""
     init: InitName = "fixed-gaussian"
     """How slots are initialised."""
     implicit: bool = True
@@ -49,7 +49,7 @@ class ClevrPropertiesSettings(Settings):
     def check(self) -> None:
         """Raise a ValueError that names the flag of a wrong setting."""
         super().check()
-        # A slot for every object that an image can have.
+        # One slot for every object that an image can have.
         at_least("model.n_slots", self.model.n_slots, Clevr(easy=self.data.easy).max_objects)
 
 
@@ -97,7 +97,7 @@ def _published() -> tuple[Row, ...]:
 
 
 class ClevrProperties(Experiment):
-    """Sets of 19 numbers per object; average precision at several distances."""
+    """Predict 19 numbers per object; measured by average precision at several distances."""
 
     name = "clevr-properties"
     title = "CLEVR properties"
@@ -116,7 +116,7 @@ class ClevrProperties(Experiment):
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> ClevrPropertiesSettings:
-        """``paper`` is iDSPN's schedule: 100 epochs of 70,000 images, a tenth of lr after 90."""
+        """``paper`` is the schedule of iDSPN: 100 epochs of 70,000 images, lr / 10 after 90."""
         paper = ClevrPropertiesSettings(
             task=cls.name,
             variant=variant,
@@ -155,7 +155,7 @@ class ClevrProperties(Experiment):
 
     @classmethod
     def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
-        """A dataset has no easy version: a quick run on it has as many slots as the paper."""
+        """A real dataset has no easy version: a quick run on it has the paper's slots."""
         return without_easy(start, n_slots=PredictorModel().n_slots)
 
     def build(self) -> nn.Module:
@@ -170,7 +170,7 @@ class ClevrProperties(Experiment):
         return open_source(self.settings.data, split, device, world="clevr", reader="clevr")
 
     def losses(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> dict[str, Tensor]:
-        """Smooth L1 over the best one-to-one match, absent objects included as zeros."""
+        """Smooth L1 over the best one-to-one match; absent objects are zeros."""
         predicted = model(sample.image, generator=noise).properties
         return {"loss": match(predicted, self._targets(sample), "smooth_l1").cost.mean()}
 

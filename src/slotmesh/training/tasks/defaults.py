@@ -1,4 +1,4 @@
-"""Defaults that suit a folder of images or videos: how many there are, how large, and of what."""
+"""Defaults that suit a folder of images or videos: their number, their size and their objects."""
 
 import statistics
 from dataclasses import replace
@@ -12,22 +12,23 @@ from slotmesh.training.tasks.discovery import with_lr
 T = TypeVar("T")
 
 _MOST_SLOTS = 24
-# Files that are opened to choose defaults.
+# Number of files that are opened to choose defaults.
 _LOOKED_AT = 64
 
 
 def suited_to(
     start: Any, n_train: int, shapes: list[tuple[int, int]], objects: int | None, size: int | None
 ) -> Any:
-    """A preset for so many samples of these heights and widths, with so many objects."""
-    # Half of them: some may turn out to be unreadable.
+    """Adapt a preset to the number of samples, their shapes, and the number of objects."""
+    # At most half of the samples: some may turn out to be unreadable.
     data = replace(start.data, batch_size=min(start.data.batch_size, max(1, n_train // 2)))
     if shapes:
         short = int(statistics.median(min(shape) for shape in shapes))
         long = statistics.median(max(shape) / min(shape) for shape in shapes)
         data = replace(data, square="squeeze" if long > 2 else "crop")
         if start.model.start is None:
-            # A small image gains nothing from more pixels, unless the weights are used to them.
+            # Small images gain nothing from more pixels, unless the weights were trained on larger
+            # ones.
             data = replace(data, size=min(data.size, max(16, short // 8 * 8)))
     if size is not None:
         data = replace(data, size=size)
@@ -38,7 +39,7 @@ def suited_to(
 
 
 def with_schedule(start: Any, n_train: int) -> Any:
-    """Steps, learning rate and MESH's step for a number of samples and their size."""
+    """Set steps, learning rate and MESH's step for the number of samples and their size."""
     batch = start.data.batch_size
     if start.model.start is not None:
         steps = max(200, min(400, 10 * n_train // batch))
@@ -51,14 +52,15 @@ def with_schedule(start: Any, n_train: int) -> Any:
         steps = max(20_000, min(500_000, 530 * n_train // batch))
         optim = Optim(lr=4e-4, warmup=steps // 50, half_life=steps // 5, clip=0.1)
     every = steps // (5 if start.preset == "quick" else 50)
-    # The norm of a step over a matrix that grows with the image: 8 for 64 x 64, as in the paper.
+    # The norm of a step over the matrix, which grows with the image: 8 for 64 x 64, as in the
+    # paper.
     transport = with_lr(start.transport, start.data.size / 8)
     changes = {"steps": steps, "val_every": every, "save_every": every}
     return replace(start, optim=optim, transport=transport, **changes)
 
 
 def suited_to_file(start: Any, root: Path) -> Any:
-    """The size is that of the file: nothing is resized."""
+    """Use the size of the images in the file: nothing is resized."""
     reader = HDF5Reader(root, "train")
     if not len(reader):
         raise ValueError(f"{root} has too few samples: none is left for training.")
@@ -68,7 +70,7 @@ def suited_to_file(start: Any, root: Path) -> Any:
 
 
 def spread(files: list[T], most: int = _LOOKED_AT) -> list[T]:
-    """A few of them, evenly spaced."""
+    """Choose a few, evenly spaced."""
     return files[:: max(1, -(-len(files) // most))]
 
 
@@ -81,7 +83,7 @@ def size_of(path: Path) -> tuple[int, int] | None:
 
 
 def most_objects(masks: list[Path]) -> int | None:
-    """The most objects in one of a few masks; None if there is none."""
+    """The largest number of objects in a few masks; None if there are no masks."""
     found: list[int] = []
     for path in spread(masks):
         try:

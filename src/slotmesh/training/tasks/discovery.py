@@ -35,24 +35,24 @@ class DiscoverySettings(Settings):
 
 PAPER_OPTIM = Optim(lr=4e-4, warmup=10_000, half_life=100_000, clip=0.1)
 EPOCHS = 530
-"""Of the authors' code, for images and videos."""
+"""Optimiser of the authors' code, for images and videos."""
 SMALL = ImageModel(channels=16, slot_dim=32, mlp_dim=64)
-"""Of the ``quick`` preset, unless the easy version of a world has its own."""
+"""Network of the ``quick`` preset, unless the easy version of a world has its own."""
 SHEET = (
     "Attention and masks are multiplied with the image; each attention map is scaled so that its "
     "largest value is 1, each mask so that an equal share of a pixel can be seen. Segments show in "
     "colour which slot has the largest mask."
 )
-"""What the pictures of object discovery show."""
+"""Explains the pictures of object discovery."""
 
 
 def with_lr(transport: TransportSettings, lr: float) -> TransportSettings:
-    """A transport with the MESH step that suits the images: all entries of the matrix share it."""
+    """Set the norm of a MESH step over the whole matrix, which grows with the image."""
     return replace(transport, lr=lr) if isinstance(transport, MeshSettings) else transport
 
 
 def without_easy(start: S, **model: int) -> S:
-    """A preset of an easy world for the scenes of the paper, which need a larger model."""
+    """Adapt a preset of an easy world to the scenes of the paper, which need a larger model."""
     settings: Any = start
     if not settings.data.easy:
         return start
@@ -64,9 +64,9 @@ def without_easy(start: S, **model: int) -> S:
 
 
 class Discovery(Experiment):
-    """Reconstruction; how well the slots' masks are the objects'.
+    """Reconstruct images, and measure how well the masks of slots match objects.
 
-    A subclass says which images: the world and the reader of its ``name``.
+    Subclasses choose the images: the world and the reader of their ``name``.
     """
 
     settings: DiscoverySettings
@@ -74,7 +74,7 @@ class Discovery(Experiment):
     how_to_read = SHEET
     goal = Goal("fg_ari", higher=True)
     max_objects: ClassVar[int]
-    """In an image."""
+    """Largest number of objects in an image."""
     data: ClassVar[ImageData]
     """Of the ``paper`` preset."""
     model: ClassVar[ImageModel] = ImageModel()
@@ -82,7 +82,7 @@ class Discovery(Experiment):
     quick: ClassVar[tuple[int, int]]
     """Steps and training images of the ``quick`` preset."""
     easy: ClassVar[ImageModel | None] = None
-    """Network of the ``quick`` preset if that has the easy version of the world, else None."""
+    """Network of the ``quick`` preset if that uses the easy version of the world, else None."""
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> DiscoverySettings:
@@ -126,7 +126,7 @@ class Discovery(Experiment):
 
     @classmethod
     def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
-        """A dataset has no easy version: a quick run on it has as many slots as the paper."""
+        """A real dataset has no easy version: a quick run on it has the paper's slots."""
         room = {"slot_dim": SMALL.slot_dim, "mlp_dim": SMALL.mlp_dim, "n_iters": SMALL.n_iters}
         return without_easy(start, n_slots=cls.model.n_slots, **room)
 
@@ -148,7 +148,7 @@ class Discovery(Experiment):
         return {"loss": (out.reconstruction - image).square().mean()}
 
     def reads(self, split: Split) -> frozenset[str]:
-        """Masks are for judging only."""
+        """Masks are needed for metrics only."""
         return frozenset({"image"} if split == "train" else {"image", "mask"})
 
     def metrics(self) -> "dict[str, Metric]":
@@ -176,7 +176,7 @@ class Discovery(Experiment):
         size = self.settings.data.size
         image = to_unit(sample.image).mean(0)
         masks = grid_masks(self.settings.model.n_slots, size, size).to(image.device)
-        # Of a video, the same grid in every frame.
+        # For a video, the same grid in every frame.
         return Constant(reconstruction=image, masks=masks.repeat(*image.shape[:-3], 1, 1, 1))
 
     def usage(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> "SlotUsage":
@@ -215,8 +215,8 @@ class MultiDSpritesDiscovery(Discovery):
     max_objects = 5
     data = ImageData(train_size=60_000, test_size=2880)
     quick = (1600, 4096)
-    # One slot per sprite: the ground is black, and needs none. A slot of 8 numbers has no room for
-    # the whole scene, so that slots have to divide it.
+    # One slot per sprite: the background is black and needs none. A slot of 8 numbers cannot
+    # represent the whole scene, so slots have to divide it.
     easy = ImageModel(n_slots=3, channels=16, slot_dim=8, mlp_dim=32, he_init=True)
     published = (
         Row("Table 3", "SA (original)", name, None, {}, percent(fg_ari=(91.3, 0.3))),

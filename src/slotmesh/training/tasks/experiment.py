@@ -1,4 +1,4 @@
-"""The base class of tasks. Nothing here knows how training is run."""
+"""The base class of tasks, which is independent of the training loop."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Settings)
 
 
 class Source(Protocol):
-    """Where samples come from: a world or a reader."""
+    """A source of samples: a world or a reader."""
 
     def sample(self, index: Any) -> Any:
         """The samples of these indices, as one batch."""
@@ -53,9 +53,9 @@ class Experiment(ABC):
     title: str
     """Name in reports."""
     about: str
-    """What the task is, in a sentence or two, for reports."""
+    """Description of the task in a sentence or two, for reports."""
     how_to_read: ClassVar[str] = ""
-    """What the pictures of samples show, for reports."""
+    """Description of the pictures of samples, for reports."""
     settings_type: ClassVar[type[Settings]]
     goal: Goal
     published: ClassVar[tuple[Row, ...]] = ()
@@ -68,7 +68,7 @@ class Experiment(ABC):
 
     @classmethod
     def variants(cls) -> tuple[str, ...]:
-        """Names of the variants that it can be trained with."""
+        """Names of the variants that the task supports."""
         video = "transition" in cls.settings_type.__dataclass_fields__
         return tuple(
             name for name, variant in VARIANTS.items() if video or variant.transition is None
@@ -92,7 +92,7 @@ class Experiment(ABC):
         return start
 
     def about_data(self) -> str | None:
-        """A message about the data for those who train on them; None if there is nothing to say."""
+        """A message about the data to print before training, or None."""
         settings: Any = self.settings
         if not getattr(settings.data, "easy", False):
             return None
@@ -105,7 +105,7 @@ class Experiment(ABC):
         )
 
     def next_command(self) -> tuple[str, ...]:
-        """What to type after training."""
+        """The command to suggest after training."""
         return ("slotmesh", "evaluate", str(self.settings.folder))
 
     def check_data(self) -> None:  # noqa: B027 (most have nothing to check)
@@ -121,7 +121,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def losses(self, model: nn.Module, sample: Any, noise: torch.Generator) -> dict[str, Tensor]:
-        """The scalar ``loss`` of a batch, and whatever else should be logged."""
+        """Compute the scalar ``loss`` of a batch, and any other numbers to log."""
 
     def reads(self, split: Split) -> frozenset[str] | None:
         """Fields of a sample that ``losses`` (train) or ``judge`` (else) reads; None for all."""
@@ -143,23 +143,23 @@ class Experiment(ABC):
 
     @abstractmethod
     def picture(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Image":
-        """A picture of what the model does with a few samples."""
+        """Draw the output of the model for a few samples."""
 
     def usage(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "SlotUsage | None":
-        """How the model uses its slots; None if it makes no masks of images."""
+        """Measure how the model uses its slots; None if it has no masks of images."""
         return None
 
     def mosaic(self, model: nn.Module, sample: Any, noise: torch.Generator) -> "Mosaic":
-        """One sample that has no image, for reports: :meth:`picture`, unless there is better."""
+        """Draw one sample without an image, for reports: by default :meth:`picture`."""
         from slotmesh.report.mosaic import Mosaic, tile
 
         return Mosaic([tile("", self.picture(model, sample, noise))], [], [], None)
 
     def fresh_model(self) -> nn.Module:
-        """The model with the initial weights of the run's seed, whatever was drawn before."""
+        """Build the model with the initial weights of the run's seed, whatever was drawn before."""
         check_fits(self.build)
         with torch.random.fork_rng(devices=[]):
-            # torch.manual_seed would seed all devices, of which none but the CPU is restored.
+            # torch.manual_seed would seed all devices, but only the CPU is restored.
             torch.default_generator.manual_seed(mix(self.settings.seed, "weights", 0))
             return self.build()
 

@@ -114,8 +114,8 @@ class FeaturesSettings(Settings):
     """Find the objects in photographs, on features of a frozen vision model (DINOSAUR)."""
 
     preset: Literal["quick", "paper"] = "quick"
-    """Defaults of all other settings: quick has a small decoder, minutes on 2 CPU cores; paper is
-    the usual recipe of DINOSAUR, an hour on a GPU."""
+    """Defaults of all other settings: quick has a small decoder and takes minutes on 2 CPU cores;
+    paper is the usual recipe of DINOSAUR and takes about an hour on a GPU."""
     data: FeaturesData = field(default_factory=FeaturesData)
     model: FeatureModel = field(default_factory=FeatureModel)
     transport: TransportSettings = field(default_factory=MeshSettings)
@@ -127,7 +127,7 @@ class FeaturesSettings(Settings):
 
 
 class Features(FolderTask, Experiment):
-    """A folder of images, or a world, seen through a frozen vision model."""
+    """A folder of images, or a world, as features of a frozen vision model."""
 
     name = "features"
     title = "Images"
@@ -152,12 +152,12 @@ class Features(FolderTask, Experiment):
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> FeaturesSettings:
-        """``paper`` is the usual recipe; :meth:`suited` knows the images."""
+        """``paper`` is the usual recipe; :meth:`suited` adapts it to the images."""
         quick = preset == "quick"
         transport = VARIANTS[variant].transport()
         if isinstance(transport, MeshSettings):
             transport = replace(transport, grad="implicit")
-        # The norm of a step over a matrix that grows with the image: 2 for 16 x 16 patches.
+        # The norm of a step over the matrix, which grows with the image: 2 for 16 x 16 patches.
         transport = with_lr(transport, 2.0)
         small = FeatureModel(slot_dim=64, mlp_dim=128, hidden=256)
         steps = 1000 if quick else 50_000
@@ -178,11 +178,11 @@ class Features(FolderTask, Experiment):
 
     @classmethod
     def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
-        """Batch size by the number of images; shape by theirs; slots by the masks."""
+        """Adapt batch size and shape to the images, and the number of slots to the masks."""
         try:
             found: Any = Images.suited(Images.preset("SA", "paper"), root, size, masks)
         except ValueError:
-            # A dataset of another layout; or a mistake that is named when the images are read.
+            # A dataset with another layout, or a mistake that is reported when the images are read.
             return start
         mine: Any = start
         batch = min(mine.data.batch_size, found.data.batch_size)
@@ -194,7 +194,7 @@ class Features(FolderTask, Experiment):
 
     @cached_property
     def encoder(self) -> FrozenFeatures:
-        """The features, loaded once for all models of this run."""
+        """The frozen model, loaded once for all models of this run."""
         name = self.settings.model.backbone
         if not name:
             raise ValueError(
@@ -202,7 +202,7 @@ class Features(FolderTask, Experiment):
                 "--data.root FOLDER --model.backbone facebook/dinov2-small, or the folder of one."
             )
         try:
-            # Sizes of a model are counted on the meta device, where nothing can be loaded.
+            # The size of a model is counted on the meta device, where nothing can be loaded.
             with torch.device("cpu"):
                 return FrozenFeatures(name, resolution=self.settings.data.size)
         except BackboneError as error:
@@ -239,21 +239,21 @@ class Features(FolderTask, Experiment):
 
     @property
     def has_masks(self) -> bool:
-        """Whether there is anything to compare slots with."""
+        """Whether there are masks to compare slots with."""
         return self.settings.data.world is not None or super().has_masks
 
     def about_data(self) -> str | None:
-        """As for any folder; nothing about a world."""
+        """The same as for any folder; None for a world."""
         return None if self.settings.data.world is not None else super().about_data()
 
     def _sizes(self) -> tuple[int, int]:
-        # Before features are computed: what cannot be read is named later.
+        # Before features are computed: unreadable images are reported later.
         data = self.settings.data
         n_train, n_val = (len(self.reader(split)) for split in ("train", "val"))
         return min(n_train, data.train_size or n_train), min(n_val, data.val_size)
 
     def check_data(self) -> None:
-        """Load the backbone; look for the images."""
+        """Load the backbone, and look for the images."""
         data = self.settings.data
         if data.root is None and data.world is None:
             raise ValueError(
@@ -288,7 +288,7 @@ class Features(FolderTask, Experiment):
         return found
 
     def source(self, split: Split, device: torch.device) -> tuple[Source, int | None]:
-        """The features of a split, computed unless they are on disk."""
+        """The features of a split, which are computed unless they are on disk."""
         key = (split, str(device))
         if key not in self._files:
             self._files[key] = self._open(split, device)
@@ -318,12 +318,12 @@ class Features(FolderTask, Experiment):
         if split != "train":
             return FeatureSource(file, inner, split)
         if data.root is None:
-            # Whoever trains keeps the samples of a world where they are made.
+            # Training keeps the samples of a world on the device where they are made.
             return FeatureSource(file, None, split, place=device)
         return FeatureSource(file, None, split, keep_on=device if device.type == "cuda" else None)
 
     def _dataset(self, split: Split, device: torch.device) -> tuple[Any, int]:
-        """A world or a real dataset, which is as long as it is or as asked for."""
+        """A world or a real dataset, and its length: as it is, or as requested."""
         data = self.settings.data
         assert data.world is not None
         sizes = {name: getattr(data, name) for name in ("train_size", "val_size", "test_size")}
@@ -344,7 +344,7 @@ class Features(FolderTask, Experiment):
         return {"loss": (out.reconstruction - features).square().mean()}
 
     def reads(self, split: Split) -> frozenset[str]:
-        """Images and masks are for judging only."""
+        """Images and masks are needed for metrics only."""
         return frozenset({"features"} if split == "train" else {"features", "image", "mask"})
 
     def judge(

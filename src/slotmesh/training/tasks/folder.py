@@ -35,7 +35,7 @@ class Loaded:
 
 
 def load(reader: ImageReader | VideoReader, most: int | None, console: Console) -> Loaded:
-    """Read all samples of a split, or the first ``most``; unreadable ones are skipped and named.
+    """Read all samples of a split, or the first ``most``; unreadable ones are skipped and listed.
 
     Raises:
         ValueError: If none can be read, or they do not fit into memory.
@@ -52,7 +52,8 @@ def load(reader: ImageReader | VideoReader, most: int | None, console: Console) 
         for part in pool.map(_reading(reader), groups):
             count.advance()
             if isinstance(part, BadRecord):
-                # A mask that does not fit is a mistake; so many images cannot be left out unseen.
+                # A mask that does not fit is a mistake, and so many images must not be skipped
+                # unnoticed.
                 if reader.masks is not None and part.path.is_relative_to(reader.masks):
                     raise part
                 bad.append(part)
@@ -85,7 +86,7 @@ def load_file(reader: HDF5Reader, most: int | None, size: int) -> Loaded:
     """Read the samples of a split of an HDF5 file.
 
     Raises:
-        ValueError: If there are none, or they are no images of this size.
+        ValueError: If there are none, or if they are not images of this size.
     """
     n = min(len(reader), most or len(reader))
     if n == 0:
@@ -122,7 +123,7 @@ def _named(bad: list[BadRecord]) -> str:
 def _check_memory(reader: ImageReader | VideoReader, n: int) -> None:
     frames = reader.n_frames if isinstance(reader, VideoReader) else 1
     needed = n * frames * (4 * reader.size**2 + reader.max_objects)
-    # Joining the parts takes as much again.
+    # Joining the parts takes the same amount again.
     most = _memory() // 3
     if needed > most:
         raise ValueError(

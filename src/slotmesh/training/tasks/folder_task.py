@@ -1,4 +1,4 @@
-"""What all tasks on a folder of your own images or videos share."""
+"""The base class of tasks on a folder of your own images or videos."""
 
 import os
 from dataclasses import dataclass
@@ -68,13 +68,13 @@ def run_folder(settings: Any, world: str | None = None) -> Path:
         parts = (name, settings.variant, settings.preset, settings.seed)
         return Path("runs") / settings.task / "-".join(str(part) for part in parts if part != "")
 
-    # Earlier versions kept the letters of English only.
+    # Earlier versions kept only the letters of the English alphabet.
     before = folder(world or slug(own))
     return before if before.is_dir() else folder(world or slug(own, ascii_only=False))
 
 
 class FolderTask:
-    """What these tasks share: a folder, perhaps with masks, read into memory once."""
+    """A task on a folder, with or without masks, that is read into memory once."""
 
     has_world = False
     reader_type: ClassVar[Any] = ImageReader
@@ -83,7 +83,7 @@ class FolderTask:
     _opened: dict[str, Loaded]
 
     def _begin(self, noun: str) -> None:
-        """Take the name of the folder, and a goal that needs no masks if there are none."""
+        """Use the name of the folder, and a goal that needs no masks if there are none."""
         root = self.settings.data.root
         self._opened = {}
         name = None if root is None else root.resolve().name or str(root)
@@ -94,7 +94,7 @@ class FolderTask:
 
     @property
     def has_masks(self) -> bool:
-        """Whether there is anything to compare slots with."""
+        """Whether there are masks to compare slots with."""
         data: FolderData = self.settings.data
         if data.masks is not None:
             return True
@@ -103,7 +103,7 @@ class FolderTask:
         return data.root is not None and (data.root / "masks").is_dir()
 
     def about_data(self) -> str | None:
-        """How much there is to train on, and which files are of no use."""
+        """The number of samples, and the files that cannot be used."""
         data: FolderData = self.settings.data
         n_train, n_val = (f"{n:,}" for n in self._sizes())
         frames = getattr(data, "n_frames", None)
@@ -128,14 +128,14 @@ class FolderTask:
         return len(self._opened["train"]), len(self._opened["val"])
 
     def next_command(self) -> tuple[str, ...]:
-        """Without masks there is little to evaluate, but much to look at."""
+        """Without masks, there is little to evaluate but much to look at: suggest a report."""
         root, folder = self.settings.data.root, str(self.settings.folder)
         if self.has_masks or not root.is_dir():
             return ("slotmesh", "evaluate", folder)
         return ("slotmesh", "segment", folder, str(root))
 
     def check_data(self) -> None:
-        """Read the images for training and validation; look for those of the test."""
+        """Read the images for training and validation, and look for test images."""
         data: FolderData = self.settings.data
         if data.root is None:
             raise ValueError(
@@ -185,14 +185,14 @@ class FolderTask:
         """FG-ARI, FG-mIoU and mean best overlap where there are masks; none otherwise."""
         from slotmesh.metrics import ForegroundARI, ForegroundMIoU, MeanBestOverlap
 
-        # Of these, all are undefined for an image without a mask, which is then left out.
+        # All of these are undefined for an image without a mask, which is then left out.
         kinds = {"fg_ari": ForegroundARI, "fg_miou": ForegroundMIoU, "mbo": MeanBestOverlap}
         sizes = (self.settings.model.n_slots, photos.MOST_OBJECTS)
         return {name: kind(*sizes) for name, kind in kinds.items()} if self.has_masks else {}
 
 
 def masks_of(root: Path, given: Path | None) -> Path | None:
-    """The folder of masks, if there is one; a wrong one is named when settings are checked."""
+    """The folder of masks, if there is one; a wrong one is reported when settings are checked."""
     return find_masks("--data.root", root, given if given is not None and given.is_dir() else None)
 
 
@@ -202,6 +202,6 @@ def is_file(root: Path | None) -> TypeGuard[Path]:
 
 
 def first_process_console() -> Console:
-    """Where to say what was skipped: once, by the first of several processes."""
+    """The console for skipped files, which only the first process lists."""
     first = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
     return Console(stderr=True, quiet=not first)

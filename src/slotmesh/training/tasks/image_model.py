@@ -1,4 +1,4 @@
-"""What the networks for images share: settings, and how their slots are looked at."""
+"""Settings that the networks for images share, and how their slots are measured."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -42,7 +42,7 @@ class ImageModel:
     reaches the slots from the first step on. The paper uses torch's default."""
 
     def options(self, size: int) -> dict[str, Any]:
-        """Arguments of the network for images of a size, except slots and transport."""
+        """Arguments of the network for images of this size, except for slots and transport."""
         return {
             "n_iters": self.n_iters,
             "resolution": (size, size),
@@ -54,12 +54,13 @@ class ImageModel:
         }
 
     def started(self, model: M) -> M:
-        """The new network, with its weights initialised."""
+        """Initialise the weights of a new network, and return it."""
         if self.he_init:
             parts: Any = model
             layers = list(parts.encoder.convolutions)
             if hasattr(parts, "decoder"):
-                # Those that a ReLU follows, and that have no shortcut as the first has.
+                # Layers that are followed by a ReLU, except for the first, which is computed
+                # differently.
                 layers += parts.decoder.rest[:-1]
             for layer in layers:
                 if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
@@ -86,12 +87,12 @@ class OwnImageModel(ImageModel):
 def image_usage(
     model: Any, sample: Any, noise: torch.Generator, *, truth: bool = True
 ) -> "SlotUsage":
-    """How a model that makes masks uses its slots, per image or per frame of a video.
+    """Measure how a model uses its slots, per image or per frame of a video.
 
     Args:
-        model: Of object discovery.
+        model: An object discovery model.
         sample: Images, with true masks if ``truth``.
-        noise: For initial slots and MESH.
+        noise: Generator for initial slots and MESH.
         truth: Whether to count the slots that share the background.
     """
     from slotmesh.metrics import slot_usage

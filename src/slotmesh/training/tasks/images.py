@@ -1,4 +1,4 @@
-"""Object discovery on your own images: any folder of them, masks or not."""
+"""Object discovery on your own images: any folder, with or without masks."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,8 +38,8 @@ class ImagesSettings(DiscoverySettings):
 
     preset: Literal["quick", "paper"] = "quick"
     """Defaults of all other settings: quick adapts weights that come with slotmesh to your images,
-    minutes on 2 CPU cores; paper trains from scratch as the paper does on Multi-dSprites, hours on
-    a GPU."""
+    in minutes on 2 CPU cores; paper trains from scratch, as in the paper on Multi-dSprites, in
+    hours on a GPU."""
     data: FolderData = field(default_factory=FolderData)  # pyright: ignore
     """The data to train and evaluate on."""
     model: OwnImageModel = field(default_factory=OwnImageModel)  # pyright: ignore
@@ -66,7 +66,7 @@ class Images(FolderTask, Discovery):
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> ImagesSettings:
-        """Settings for 1,000 images; :meth:`suited` knows better."""
+        """Settings for 1,000 images, which :meth:`suited` adapts."""
         quick = preset == "quick"
         transport = VARIANTS[variant].transport()
         if isinstance(transport, MeshSettings):
@@ -85,7 +85,7 @@ class Images(FolderTask, Discovery):
 
     @classmethod
     def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
-        """Steps by the number of images; size and shape by theirs; slots by the masks."""
+        """Adapt steps, size and shape to the images, and the number of slots to the masks."""
         if is_file(root):
             return suited_to_file(start, root)
         masks = masks_of(root, masks)

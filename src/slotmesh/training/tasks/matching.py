@@ -40,7 +40,7 @@ def match(
     of = _ERRORS[error]
     with torch.no_grad():
         pairs = of(predictions.unsqueeze(-2) - targets.unsqueeze(-3)).mean(-1)
-    # On a GPU, costs that are not finite are not checked for; they have no match: -1.
+    # On a GPU, costs are not checked; those that are not finite have no match, -1.
     partner = assign(pairs).clamp(min=0)
     matched = targets.gather(-2, partner.unsqueeze(-1).expand_as(predictions))
     return Match(of(predictions - matched).mean((-2, -1)), partner)

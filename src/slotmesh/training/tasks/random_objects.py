@@ -142,7 +142,7 @@ class RandomObjectsTask(Experiment):
             "SA-MESH, learned objective",
             "random-objects",
             "SA-MESH",
-            # The paper does not say on which task: this one is the shortest.
+            # The paper does not name the task: this is the shortest.
             {"transport.objective": "learned"},
         ),
     )
@@ -152,10 +152,10 @@ class RandomObjectsTask(Experiment):
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> RandomObjectsSettings:
-        """``paper`` is ours in what the paper does not give: rates, hidden width and lambda."""
+        """``paper`` has our learning rates, hidden width and lambda, as the paper gives none."""
         transport = VARIANTS[variant].transport()
         if isinstance(transport, MeshSettings):
-            # Larger ones fail at small sigma.
+            # Larger learning rates fail at small sigma.
             transport = replace(transport, lr=1.0)
         if preset == "paper" and isinstance(transport, MeshSettings):
             transport = replace(transport, **_MESH)
@@ -267,7 +267,7 @@ class RandomObjectsTask(Experiment):
         return vector_mosaic(sample.targets[0], copied, most=3 * self.settings.data.sigma)
 
     def _copied(self, model: nn.Module, sample: VectorSample, noise: torch.Generator) -> Tensor:
-        """What was copied, in the order of the targets."""
+        """The copies, in the order of the targets."""
         slots = model(sample.inputs, generator=noise).slots
         order = match(sample.targets, slots).partner
         return slots.gather(-2, order.unsqueeze(-1).expand_as(slots))

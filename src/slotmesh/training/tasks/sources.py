@@ -1,4 +1,4 @@
-"""Where the samples of a run come from: a world, or a real dataset."""
+"""The samples of a run: from a world, or from a real dataset."""
 
 from pathlib import Path
 from typing import Any
@@ -21,24 +21,24 @@ def world_seed(seed: int, split: Split) -> int:
 def open_source(
     data: ImageData, split: Split, device: torch.device, *, world: str, reader: str, **options: Any
 ) -> tuple[Source, int | None]:
-    """The samples of a split and their number (None: no end).
+    """Open the samples of a split; returns them and their number (None if endless).
 
     Args:
         data: Which samples.
         split: For training, validation or test.
-        device: Where a world makes them; a dataset's come on the CPU.
+        device: Device on which a world makes them; those of a dataset are on the CPU.
         world: Name of the world, without ``data.root``.
         reader: Name of the reader of the real dataset, with it.
-        **options: More of the reader's, such as ``frames``.
+        **options: More options of the reader, such as ``frames``.
 
     Raises:
-        ValueError: If the dataset is not there, or its images have another size.
+        ValueError: If the dataset does not exist, or its images have another size.
     """
     n = {"train": data.train_size, "val": data.val_size, "test": data.test_size}[split]
     if data.root is None:
         try:
             seed = world_seed(data.seed, split)
-            # Worlds from outside may have no easy version, and need none.
+            # Worlds from plugins need not have an easy version.
             easy = {"easy": True} if data.easy else {}
             return make_world(world, seed=seed, device=device, size=data.size, **easy), n
         except ValueError as error:
@@ -74,7 +74,7 @@ def _open(data: ImageData, root: Path, split: Split, reader: str, options: dict[
 def _open_partial(
     data: ImageData, root: Path, split: Split, reader: str, options: dict[str, Any]
 ) -> Any:
-    """What an incomplete copy has of a split; for ``test``, of the next split that it has."""
+    """Open what an incomplete copy has of a split; for ``test``, of the next split that exists."""
     if root.is_file() or "partial" not in reader_options(reader) or any(root.glob("*.h5")):
         raise ValueError(
             f"--data.partial is for the folders of CLEVR, ClevrTex and CLEVRER, but {root} is a "

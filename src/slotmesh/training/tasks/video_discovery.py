@@ -1,4 +1,4 @@
-"""Object discovery on video (section 5.4, Table 5): slots handed on from frame to frame."""
+"""Object discovery on video (section 5.4, Table 5): slots are passed from frame to frame."""
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,9 +38,9 @@ class VideoDiscoverySettings(DiscoverySettings):
 
 
 class VideoDiscovery(Discovery):
-    """Reconstruction of every frame; masks, and whether an object keeps its slot.
+    """Reconstruct every frame; measured by masks, and by whether objects keep their slots.
 
-    A subclass says which frames.
+    Subclasses choose the frames.
     """
 
     settings: VideoDiscoverySettings  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -53,7 +53,7 @@ class VideoDiscovery(Discovery):
     # With 3 iterations, fewer runs find objects in as many steps.
     easy = ImageModel(n_slots=5, n_iters=2, channels=16, slot_dim=32, mlp_dim=64, he_init=True)
     frames: ClassVar[tuple[int, int]]
-    """Of a video of 128."""
+    """The frames that are used, of 128."""
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> VideoDiscoverySettings:
@@ -90,7 +90,7 @@ class VideoDiscovery(Discovery):
         return open_source(data, split, device, world=self.name, reader="clevrer", frames=frames)
 
     def losses(self, model: nn.Module, sample: Sample, noise: torch.Generator) -> dict[str, Tensor]:
-        """Mean squared error of the frames, and what a learned transition costs."""
+        """Mean squared error of the frames, and the KL term of a learned transition."""
         video = to_unit(sample.image)
         out = model(sample.image, generator=noise)
         error = (out.reconstruction - video).square().mean()
@@ -101,7 +101,7 @@ class VideoDiscovery(Discovery):
         return {"loss": error + weight * kl, "reconstruction": error, "kl": kl}
 
     def reads(self, split: Split) -> frozenset[str]:
-        """Masks, and which objects are there, are for judging only."""
+        """Masks, and which objects are present, are needed for metrics only."""
         return frozenset({"image"} if split == "train" else {"image", "mask", "present"})
 
     def metrics(self) -> "dict[str, Metric]":
@@ -113,13 +113,13 @@ class VideoDiscovery(Discovery):
     def judge(
         self, model: nn.Module, sample: Sample, noise: torch.Generator, metrics: "dict[str, Metric]"
     ) -> dict[str, Tensor]:
-        """Update the metrics; loss and metrics of each video, those of frames averaged."""
+        """Update the metrics; return loss and metrics of each video, averaged over frames."""
         video = to_unit(sample.image)
         out = model(sample.image, generator=noise)
         predicted = out.masks.argmax(2)
         rows = {"loss": (out.reconstruction - video).square().mean((1, 2, 3, 4))}
         for name, metric in metrics.items():
-            # Of these, one compares frames; the others judge each frame.
+            # TC compares frames; the other metrics judge each frame.
             truth = (sample.mask, sample.present) if name == "tc" else (sample.mask,)
             metric.update(predicted, *truth)
             values = metric.per_image(predicted, *truth)  # pyright: ignore
@@ -168,7 +168,7 @@ class ClevrerShortDiscovery(VideoDiscovery):
             "SA-MESH, smaller MESH learning rate",
             "clevrer-s",
             "SA-MESH",
-            # A quarter of the usual one: the paper does not give it.
+            # A quarter of the usual value, as the paper does not give it.
             {"transport.lr": 2.0},
             percent(fg_ari=(90.0, None), fg_miou=(22.7, None), tc=(95.1, None)),
         ),

@@ -50,8 +50,8 @@ class VideosSettings(VideoDiscoverySettings):
     """Find and follow the objects in a folder of your own videos."""
 
     preset: Literal["quick", "paper"] = "quick"
-    """Defaults of all other settings: quick is a small network, minutes on 2 CPU cores; paper has
-    the size and schedule of the paper's network for CLEVRER, hours on a GPU."""
+    """Defaults of all other settings: quick trains a small network in minutes on 2 CPU cores; paper
+    has the size and schedule of the paper's network for CLEVRER, which takes hours on a GPU."""
     data: VideoFolderData = field(default_factory=VideoFolderData)  # pyright: ignore
     """The data to train and evaluate on."""
     model: OwnImageModel = field(default_factory=OwnImageModel)  # pyright: ignore
@@ -79,7 +79,7 @@ class Videos(FolderTask, VideoDiscovery):
 
     @classmethod
     def preset(cls, variant: str, preset: str) -> VideosSettings:
-        """Settings for 1,000 samples; :meth:`suited` knows better."""
+        """Settings for 1,000 samples, which :meth:`suited` adapts."""
         base = super().preset(variant, preset)
         quick = preset == "quick"
         values: dict[str, Any] = {f.name: getattr(base, f.name) for f in fields(base)}
@@ -91,7 +91,7 @@ class Videos(FolderTask, VideoDiscovery):
 
     @classmethod
     def suited(cls, start: S, root: Path, size: int | None = None, masks: Path | None = None) -> S:
-        """Steps by the number of frames; stride by the length; size and slots as for images."""
+        """Adapt steps and stride to the number of frames, and the rest as for images."""
         masks = masks_of(root, masks)
         found = find_videos(root, masks)
         shapes: list[tuple[int, int]] = []
@@ -118,7 +118,7 @@ class Videos(FolderTask, VideoDiscovery):
         return suited_to(start, n * max(1, length // span), shapes, objects, size)
 
     def metrics(self) -> "dict[str, Metric]":
-        """Those of images for each frame, and temporal consistency."""
+        """The metrics of images for each frame, and temporal consistency."""
         from slotmesh.metrics import TemporalConsistency
 
         found = super().metrics()

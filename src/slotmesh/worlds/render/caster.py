@@ -40,7 +40,7 @@ def render(
 
     Args:
         scene: What to draw, on any device.
-        size: Of the images: one number, or (height, width). The view is squashed to it.
+        size: Size of the images: one number, or (height, width). The view is squashed to it.
         lens: The camera's window.
         look: Strengths of the lamps and other parameters of the shading.
         compile: Whether to fuse the shading with ``torch.compile``; None does so on CUDA only.

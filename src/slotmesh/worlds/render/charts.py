@@ -23,7 +23,7 @@ def chart(p: Vec, normal: Vec, shape: Tensor) -> SurfaceChart:
 
     Args:
         p: Points in the object's frame.
-        normal: Of the surface there, of any length.
+        normal: Normals of the surface there, of any length.
         shape: Index in ``SHAPES``; -1 is the plane z = 0.
     """
     x, y, z = p

@@ -46,9 +46,9 @@ class Light(NamedTuple):
     """Light that arrives at points; all ``(m, b)``."""
 
     lamps: Vec
-    """Of the lamps: red, green, blue."""
+    """Light of the lamps: red, green, blue."""
     shine: Tensor
-    """Of the lamps, in a broad highlight."""
+    """Light of the lamps in a broad highlight."""
     opened: Tensor
     """The share of the ambient light that the objects let through, in [0, 1]."""
 

@@ -27,7 +27,7 @@ class Look:
         (4.00, 3.97, 3.92),
         (76.48, 75.46, 74.44),
     )
-    """Of the four lamps, red, green and blue."""
+    """Strength of the four lamps: red, green and blue."""
     aim: tuple[Colour, ...] = (
         (1.29, -0.15, -1.02),
         (-0.10, 0.19, 0.69),
@@ -36,7 +36,7 @@ class Look:
     )
     """Points that the lamps face; their light falls off with the cosine to that direction."""
     radius: tuple[float, ...] = (0.63, 0.63, 0.63, 4.2)
-    """Of the lamps, as discs: how soft the shadows are."""
+    """Radius of the lamps, as discs: how soft the shadows are."""
     sky: float = 0.067
     """Ambient light from above."""
     bounce: float = 0.15

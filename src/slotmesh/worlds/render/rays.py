@@ -1,4 +1,4 @@
-"""Lists of rays in blocks of one scene each, so that data of a scene are read once per block."""
+"""Lists of rays in blocks of one scene each, so that a scene is read once per block."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -37,8 +37,8 @@ class Lens:
 
         Args:
             focal: Focal length in pixels.
-            width: Of the whole image in pixels.
-            height: Of the whole image in pixels.
+            width: Width of the whole image in pixels.
+            height: Height of the whole image in pixels.
             crop: (width, height) of the centre crop that is kept; None keeps the whole image.
         """
         wide, high = crop or (width, height)

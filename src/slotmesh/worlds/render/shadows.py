@@ -102,7 +102,7 @@ def openness(away: Vec, normal: Vec, ball: Tensor) -> Tensor:
 
     Args:
         away: From the points to the ball's centre.
-        normal: Of the surface, of length one.
+        normal: Normals of the surface, of length one.
         ball: The ball's radius.
 
     Returns:

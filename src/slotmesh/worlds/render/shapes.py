@@ -1,7 +1,7 @@
 """Intersections of rays with the four shapes, in the object's frame, where they fit into [-1, 1]^3.
 
-Visibility is decided in float64 with these functions, the same on every device: they use correctly
-rounded operations only (+ - * / sqrt and comparisons).
+Visibility is decided with these functions in float64, identically on every device: they use only
+correctly rounded operations (+ - * / sqrt and comparisons).
 """
 
 from collections.abc import Callable

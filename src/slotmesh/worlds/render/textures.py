@@ -124,7 +124,7 @@ class Textured(NamedTuple):
 
     colour: Vec
     normal: Vec
-    """Of length one."""
+    """Unit normals."""
     gloss: Tensor
 
 
@@ -136,7 +136,7 @@ class Place(NamedTuple):
     flat: tuple[Tensor, Tensor]
     """On the surface."""
     normal: Vec
-    """Of length one, like the directions; all in the object's frame."""
+    """Unit normals; like the unit directions, in the object's frame."""
     along_u: Vec
     along_v: Vec
 

@@ -1,7 +1,7 @@
 """Use several CPU cores, one part of the batch per thread.
 
-Ray casting is thousands of small operations: threads within one operation mostly wait for each
-other, threads that take whole scenes do not.
+Ray casting consists of thousands of small operations: threads within one operation mostly wait for
+each other; threads that each render whole scenes do not.
 """
 
 from collections.abc import Callable, Sequence
