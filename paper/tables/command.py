@@ -1,6 +1,7 @@
 """Train, test and draw the rows of a table, and keep the weights; finished runs are skipped."""
 
 import math
+import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from slotmesh.environment import environment
 from slotmesh.files import write_whole
 from slotmesh.training.evaluate import evaluate_run, place_of, strict
 from slotmesh.training.export import ExportModel, run_export_model, weights_name
+from slotmesh.training.processes import Lock
 from slotmesh.training.runs import Run, open_run, steps_done
 from slotmesh.training.settings import INCIDENTAL, Settings, at_least, flag
 from slotmesh.training.stream import KeptSets
@@ -123,9 +125,14 @@ def run_table(
     # Most rows train on the same samples.
     kept = KeptSets() if kept is None else kept
     device = place_of(settings.device)
-    for (row, seed), finished in measured(settings).items():
+    asked = measured(settings)
+    if not all(asked.values()):
+        for folder in (settings.folder, settings.checkpoints):
+            _check_writable(folder)
+    for row, seed in asked:
         path = settings.folder / f"{row}-{seed}.json"
-        if finished:
+        # Asked again: another process may have measured it by now.
+        if _finished(settings, row, seed):
             said = (
                 f"{row}, seed {seed} is measured: keeping {path}. Pass --overwrite to test again."
             )
@@ -177,16 +184,13 @@ def _measure(
     if trained.failed is None:
         run = open_run(settings.folder)
         step = steps_done(run.checkpoint)
-        found = strict(evaluate_run(run, device=str(device), console=console))
-        tested = _outcome(run, found, device)
-        if seed == 0:
-            from paper.tables.pictures import write_samples
-
-            write_samples(run, found, str(device), asked.folder / f"{row}-{seed}.png")
-        if asked.table.keeps_weights(row, seed):
-            where = asked.checkpoints / weights_name(settings.task, settings.variant)
-            run_export_model(ExportModel(run.folder, where), console)
-            write_whole(where / "README.md", card(run, found, command))
+        lock = Lock(run.folder)
+        try:
+            # Another process would test it as well.
+            lock.acquire()
+            tested = _test(asked, row, seed, run, command, device, console)
+        finally:
+            lock.release()
     return RunRecord(
         row=row,
         seed=seed,
@@ -202,6 +206,40 @@ def _measure(
         train=trained.train,
         val=trained.val,
     )
+
+
+def _test(
+    asked: TrainTable,
+    row: str,
+    seed: int,
+    run: Run,
+    command: str,
+    device: torch.device,
+    console: Console,
+) -> RunOutcome:
+    """Test a run, draw samples of the first seed, and export the weights that are kept."""
+    found = strict(evaluate_run(run, device=str(device), console=console))
+    if seed == 0:
+        from paper.tables.pictures import write_samples
+
+        write_samples(run, found, str(device), asked.folder / f"{row}-{seed}.png")
+    if asked.table.keeps_weights(row, seed):
+        where = asked.checkpoints / weights_name(run.settings.task, run.settings.variant)
+        # A kill may have left half an export.
+        run_export_model(ExportModel(run.folder, where, overwrite=True), console)
+        write_whole(where / "README.md", card(run, found, command))
+    return _outcome(run, found, device)
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise a ValueError if a folder cannot be written: before the work starts, not after it."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = "cannot be written" if there.is_dir() else "is a file"
+        raise ValueError(
+            f"Results go to {folder}, but {there} {why}. Make it a folder that can be written, or "
+            "choose another."
+        )
 
 
 def _draw_curves(settings: TrainTable, *new: RunRecord) -> dict[str, list[RunRecord]]:
@@ -242,8 +280,8 @@ def _finished(asked: TrainTable, row: str, seed: int) -> bool:
     if other is not None:
         name, old, new = other
         raise ValueError(
-            f"{path} has {flag(name)} {old}, but got {new}. Choose another folder with --out, or "
-            "pass --overwrite."
+            f"{path} has {flag(name)} {old}, but got {new}. Choose another folder for the results, "
+            f"or pass --overwrite to `python -m paper {asked.table.name}`."
         )
     return True
 

@@ -1,6 +1,6 @@
 """All tables at once: one seed of every row before the next seed of any."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,8 +10,7 @@ from rich.table import Table
 
 from paper.tables.command import KINDS, TrainTable, measured, run_table, settings_of
 from paper.tables.record import RunRecord, records_in
-from slotmesh.training.checkpoint import last_sound
-from slotmesh.training.runs import steps_done
+from paper.tables.training import steps_so_far
 from slotmesh.training.stream import KeptSets
 
 
@@ -51,8 +50,10 @@ def run_tables(settings: TrainTables, console: Console | None = None) -> None:
         console.print(_listed(missing, _paces(settings)))
     else:
         kept = KeptSets()
-        for asked, _ in missing:
-            run_table(asked, console, kept)
+        for asked, rows in missing:
+            only = tuple(row for row, _ in rows)
+            run_table(replace(asked, variants=only), console, kept)
+        console.print("Everything is measured. Next: python -m paper results", highlight=False)
 
 
 def _asked(settings: TrainTables) -> list[TrainTable]:
@@ -119,8 +120,7 @@ def _listed(
     for asked, rows in missing:
         for row, seed in rows:
             run = settings_of(asked, row, seed)
-            last = last_sound(run.folder / "checkpoints", lambda words: None)
-            done = 0 if last is None else steps_done(last)
+            done = steps_so_far(run.folder)
             pace = paces.get(run.task)
             devices |= dict.fromkeys(pace.devices if pace else ())
             left = pace.minutes(run.steps - done) if pace else "?"
@@ -129,6 +129,7 @@ def _listed(
     if devices:
         drawn.caption = (
             "minutes: of the steps that are left, from the fastest to the slowest measured run of "
-            f"the task ({', '.join(devices)}), without making the data and testing."
+            f"the task ({', '.join(devices)}), without making the data and testing. Runs that "
+            "shared a GPU took longer than they would alone."
         )
     return drawn

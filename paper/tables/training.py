@@ -12,7 +12,7 @@ from rich.console import Console
 from paper.tables.record import Curves, deciding
 from slotmesh.environment import environment
 from slotmesh.files import write_whole
-from slotmesh.training.checkpoint import last_sound
+from slotmesh.training.checkpoint import DamagedError, last_sound
 from slotmesh.training.failure import NonFinite
 from slotmesh.training.loop import run_train
 from slotmesh.training.processes import Lock
@@ -22,6 +22,7 @@ from slotmesh.training.stream import KeptSets
 from slotmesh.training.tasks import from_plain
 
 _MACHINES = "machines.json"
+_BEST = Path("checkpoints", "best.ckpt")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def train(
         kept: Sets of samples of the runs before.
 
     Raises:
-        ValueError: If the folder holds another run, or another process trains there.
+        ValueError: If the folder holds another run or a part of this one, or another process trains
+            there.
         SystemExit: If it was asked to stop; its state is saved.
     """
     # Imports matplotlib, which is slow.
@@ -63,9 +65,11 @@ def train(
     try:
         # Not while another process trains there.
         lock.acquire()
-        settings = _as_started(settings, device)
-        last = last_sound(folder / "checkpoints", lambda words: console.print(words, markup=False))
-        done = 0 if last is None else steps_done(last)
+        before = started(settings)
+        settings = _as_started(settings, before, device)
+        done = steps_so_far(folder)
+        if before is not None and done:
+            _check_whole(settings, before, done)
         if done < settings.steps:
             prepare(settings)
             _note_machine(folder, done, device)
@@ -81,6 +85,8 @@ def train(
             failed = error.__cause__.step
             console.print(str(error), markup=False, highlight=False, soft_wrap=True)
     columns = read_csv(folder / "metrics.csv")
+    if failed is None:
+        _check_best(folder, columns)
     seconds = columns.get("seconds", [0.0])
     return TrainedRun(
         settings,
@@ -99,10 +105,13 @@ def started(settings: Settings) -> Settings | None:
     more are asked for and its learning rate does not depend on their number.
 
     Raises:
-        ValueError: If the folder holds another run.
+        ValueError: If the folder holds another run, or something else.
     """
-    path = settings.folder / "settings.json"
+    folder = settings.folder
+    path = folder / "settings.json"
     if not path.is_file():
+        if folder.is_dir() and any(not one.name.startswith(".") for one in folder.iterdir()):
+            raise _not_whole(folder, f"{path.name} is missing")
         return None
     found = from_plain(_read(path), str(path))
     same = replace(settings.hardware, precision=found.hardware.precision)
@@ -118,9 +127,21 @@ def started(settings: Settings) -> Settings | None:
     return found
 
 
-def _as_started(settings: Settings, device: torch.device) -> Settings:
+def steps_so_far(folder: Path) -> int:
+    """Return how many steps of a run are saved; its files stay as they are.
+
+    Raises:
+        ValueError: If all checkpoints to resume from are damaged.
+    """
+    try:
+        last = last_sound(folder / "checkpoints", lambda words: None, replace=False)
+    except DamagedError as error:
+        raise _not_whole(folder, "its last checkpoints are damaged") from error
+    return 0 if last is None else steps_done(last)
+
+
+def _as_started(settings: Settings, before: Settings | None, device: torch.device) -> Settings:
     """Return settings for a device, with the precision that the run was started with."""
-    before = started(settings)
     accelerator = "gpu" if device.type == "cuda" else "cpu"
     usual = "bf16" if device.type == "cuda" else "32"
     precision = usual if before is None else before.hardware.precision
@@ -130,6 +151,57 @@ def _as_started(settings: Settings, device: torch.device) -> Settings:
         values = _read(path) | {"steps": settings.steps}
         write_whole(path, json.dumps(values, indent=2) + "\n")
     return replace(settings, hardware=hardware)
+
+
+def _check_whole(settings: Settings, before: Settings, done: int) -> None:
+    """Raise a ValueError if files do not cover all steps so far, as after half a copy."""
+    from slotmesh.training.report.collect import read_csv
+
+    folder = settings.folder
+    parts = _read(folder / _MACHINES) if (folder / _MACHINES).is_file() else []
+    if not parts or parts[0]["from_step"] != 0:
+        raise _not_whole(folder, f"{_MACHINES} does not say where it began")
+    columns = read_csv(folder / "metrics.csv")
+    every = max(before.log_every, settings.log_every)
+    rows = zip(columns.get("step", []), columns.get("train/lr", []), strict=False)
+    logged = [int(step) for step, rate in rows if step <= done and math.isfinite(rate)]
+    if done - max(logged, default=0) >= every:
+        raise _not_whole(folder, f"metrics.csv does not have all steps up to {done:,}")
+    validated = any(step <= done for step in _val_losses(columns))
+    if validated and not (folder / _BEST).is_file():
+        raise _not_whole(folder, f"{_BEST} is missing")
+
+
+def _check_best(folder: Path, columns: dict[str, list[float]]) -> None:
+    """Raise a ValueError if other weights than those of the lowest validation loss would be tested.
+
+    ``slotmesh evaluate`` takes the last checkpoint if there is no best one.
+    """
+    losses = _val_losses(columns)
+    if not losses:
+        return
+    lowest = min(losses, key=losses.__getitem__)
+    best = folder / _BEST
+    try:
+        found = f"is of step {steps_done(best):,}" if best.is_file() else "is missing"
+    except DamagedError:
+        found = "is damaged"
+    if found != f"is of step {lowest:,}":
+        what = f"{_BEST} {found}, but the validation loss was lowest at step {lowest:,}"
+        raise _not_whole(folder, what)
+
+
+def _val_losses(columns: dict[str, list[float]]) -> dict[int, float]:
+    """Return the validation losses that are finite, by step."""
+    rows = zip(columns.get("step", []), columns.get("val/loss", []), strict=False)
+    return {int(step): loss for step, loss in rows if math.isfinite(loss)}
+
+
+def _not_whole(folder: Path, what: str) -> ValueError:
+    return ValueError(
+        f"{folder} is not a whole run: {what}. Copy it again from where it was trained, or remove "
+        "it to train from the beginning."
+    )
 
 
 def _note_machine(folder: Path, step: int, device: torch.device) -> None:
@@ -164,6 +236,4 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{path} cannot be read: {error}. Remove it, or restore a copy."
-        ) from error
+        raise _not_whole(path.parent, f"{path.name} cannot be read ({error})") from error

@@ -1,6 +1,7 @@
 """The compiled and recorded gradient against the plain one."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from rich.console import Console
 
 from slotmesh.nn.noise import Drawing, Drawn
+from slotmesh.training import gradient
 from slotmesh.training.gradient import WORTH, FastGradient, compiles
 from slotmesh.training.loop import Training, run_train
 from slotmesh.training.tasks import experiment
@@ -54,6 +56,35 @@ def test_a_step_compiles_as_one_graph(task):
 
     run = torch.compile(losses, fullgraph=True, dynamic=False, backend="eager")
     torch.testing.assert_close(run(drawing.again())["loss"], expected)
+
+
+def test_a_process_can_compile_any_number_of_runs(monkeypatch):
+    """torch allows 8 compiled versions of a function, and raises an error at the next."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(gradient, "Captured", OnCpu)
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(recompile_limit=1, accumulated_recompile_limit=1):
+        for width in (8, 9, 10):
+            made, model, batch = ready(
+                "random-objects", "SA-SH", model__n_iters=1, model__mlp_dim=width
+            )
+            found = FastGradient(made, model, half=False)(batch(0), 3)["loss"]
+            plain = made.losses(model, batch(0), made.noise("train", 3, total=4))["loss"]
+            torch.testing.assert_close(found, plain.detach())
+    torch.compiler.reset()
+
+
+class OnCpu:
+    """A computation that is not recorded: without a GPU there are no CUDA graphs."""
+
+    def __init__(self, run: Any, generators: Any, before: Any) -> None:
+        self.run, self.before = run, before
+        # The recording is the first call.
+        self()
+
+    def __call__(self) -> Any:
+        self.before()
+        return self.run()
 
 
 def test_when_it_is_worth_it():

@@ -82,12 +82,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return found
 
 
-def last_sound(folder: Path, say: Callable[[str], None]) -> Path | None:
+def last_sound(folder: Path, say: Callable[[str], None], *, replace: bool = True) -> Path | None:
     """Find the checkpoint to resume from; if it is damaged, the previous one takes its place.
 
     Args:
         folder: With ``last.ckpt``, ``previous.ckpt`` and ``best.ckpt``, if they exist.
         say: Called with a line about each file that is damaged.
+        replace: Whether the one before also takes its name; otherwise no file is changed.
 
     Raises:
         ValueError: If none can be read, or if loading one would run code.
@@ -119,9 +120,10 @@ def last_sound(folder: Path, say: Callable[[str], None]) -> Path | None:
         raise DamagedError(
             f"{problem} The one before, {error} Pass --overwrite to start from the beginning."
         ) from error
-    keep_also_as(previous, last)
+    if replace:
+        keep_also_as(previous, last)
     say(f"{problem} Resuming from the one before it, of step {step}.")
-    return last
+    return last if replace else previous
 
 
 def _plain_data(path: Path, file: BinaryIO) -> Any:

@@ -1,5 +1,6 @@
 """Losses and their gradient on a GPU, compiled and recorded as one CUDA graph."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -86,7 +87,7 @@ class FastGradient:
             for p in self.model.parameters():
                 p.grad = None
 
-        with fastest_convolutions(), warnings.catch_warnings():
+        with fastest_convolutions(), _no_limit(), warnings.catch_warnings():
             # The settings ask for single precision.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             self._replay = Captured(whole, [self._generator], before=forget)
@@ -110,6 +111,12 @@ def fastest_convolutions() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+def _no_limit() -> AbstractContextManager[Any]:
+    """Let torch compile this for any number of models: after eight it raises an error."""
+    config: Any = torch._dynamo.config
+    return config.patch(recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize)
 
 
 def compiles(settings: Settings, device: torch.device, n_processes: int) -> bool:
