@@ -19,6 +19,8 @@ from slotmesh.readers.reader import Reader, Split
 from slotmesh.worlds.sample import Sample
 
 CLIPS = (".mp4", ".m4v")
+OTHER_CLIPS = (".mov", ".avi", ".mkv", ".webm", ".wmv", ".mpg", ".mpeg")
+"""Of clips that are not read."""
 _KINDS = "mp4 clips or folders of images"
 
 
@@ -192,6 +194,19 @@ def find_videos(root: Path, masks: Path | None) -> dict[str, list[str] | None]:
             "they are in; for images without order, use `slotmesh train images`."
         )
     return found
+
+
+def left_out(root: Path, masks: Path | None, *, video: bool) -> str:
+    """Say which images (and clips, for video) have a format that is not read; empty if none has."""
+    kinds = [(photos.OTHER_ENDINGS, "PNG or JPEG")] + [(OTHER_CLIPS, "mp4")] * video
+    said: list[str] = []
+    for endings, expected in kinds:
+        names = find_files(root, endings, skip=masks)
+        if names:
+            found = ", ".join(sorted({Path(name).suffix.lower() for name in names}))
+            n = f"{len(names):,} {'file' if len(names) == 1 else 'files'}"
+            said.append(f"Left out: {n} ({found}), which would have to be {expected}.")
+    return " ".join(said)
 
 
 def _pair_masks(
