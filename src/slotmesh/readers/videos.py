@@ -13,7 +13,13 @@ from slotmesh.readers._identity import visible
 from slotmesh.readers._images import Pixels
 from slotmesh.readers._table import ArrayRecord, stack
 from slotmesh.readers.errors import BadRecord
-from slotmesh.readers.images import NOT_PNG, Square, check_options, chosen, find_masks
+from slotmesh.readers.images import (
+    Square,
+    check_options,
+    chosen,
+    find_mask_files,
+    find_masks,
+)
 from slotmesh.readers.listing import describe, find_files
 from slotmesh.readers.reader import Reader, Split
 from slotmesh.worlds.sample import Sample
@@ -98,6 +104,10 @@ class VideoReader(Reader):
             except BadRecord as bad:
                 self.short.append(bad)
                 continue
+            last = max(self._masked.get(name, ()), default=0)
+            if last >= n:
+                reason = f"it is a mask without its frame: {name} has {n} frames, counted from 0"
+                raise BadRecord(self._masked[name][last], None, reason)
             self._starts += [(name, start) for start in range(0, n - span + 1, span)]
 
     def __len__(self) -> int:
@@ -222,10 +232,8 @@ def _pair_masks(
         of[stem] = stems
     full = {name.rpartition(".")[0] if f is None else name: name for name, f in videos.items()}
     pairs: dict[str, dict[int, Path]] = {}
-    for found in find_files(masks, photos.ENDINGS):
+    for found in find_mask_files(masks):
         path = masks / found
-        if not found.lower().endswith(".png"):
-            raise BadRecord(path, None, NOT_PNG)
         folder, _, file = found.rpartition("/")
         stem = Path(file).stem
         if folder not in of:
