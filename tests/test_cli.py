@@ -1,5 +1,6 @@
 """The command line, as a person meets it."""
 
+import errno
 import os
 import shutil
 import signal
@@ -208,3 +209,7 @@ def test_an_error_of_the_system_is_said_without_its_number(
     with pytest.raises(SystemExit), one_line_errors("slotmesh"):
         raise PermissionError(13, "Permission denied", "runs/evaluation.csv")
     assert capsys.readouterr().err == "slotmesh: runs/evaluation.csv: Permission denied\n"
+    with pytest.raises(SystemExit), one_line_errors("slotmesh"):
+        raise OSError(errno.ENOSPC, "No space left on device", "segments/a.npz")
+    expected = "slotmesh: segments/a.npz: No space left on device. Free some space.\n"
+    assert capsys.readouterr().err == expected

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, Union
 
 from slotmesh import __version__
+from slotmesh.files import is_full, make_room
 
 Command = tuple[type, Callable[[Any], object]]
 """Settings (a dataclass whose docstrings are the help text), and the function that runs them."""
@@ -132,7 +133,8 @@ def one_line_errors(prog: str) -> Iterator[None]:
 def _words(error: ValueError | OSError) -> str:
     """The message of an error; for errors of the system, without their number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+        said = f"{error.filename}: {error.strerror}"
+        return f"{said}. {make_room(error)}." if is_full(error) else said
     return str(error)
 
 

@@ -67,8 +67,12 @@ def make_folder(path: Path, option: str = "--out") -> None:
 
 def make_room(error: OSError) -> str:
     """Say what to do so that a file can be written, as the beginning of a sentence."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return "Free some space" if full else "Make it writable"
+    return "Free some space" if is_full(error) else "Make it writable"
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there is no room for a file: the disk is full, or there is a limit."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def keep_also_as(path: Path, other: Path) -> None:

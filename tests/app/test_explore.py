@@ -153,6 +153,9 @@ def test_numbers_outside_their_limits(browser: "Browser", url: str) -> None:
         page.locator(OBJECTS).wait_for()
         for label, wrong, part, right in (
             ("Scene", "-5", "scene=0", "0"),
+            ("Scene", "2.5", "scene=2", "2"),
+            ("Scene", "3.5", "scene=4", "4"),
+            ("Scene", "4.7", "scene=5", "5"),
             ("Scene", "99999999999999999999", "scene=999999", "999999"),
             ("Seed of the first slots", "-1", "scene=999999", "0"),
             ("Seed of the first slots", "5000000000", "seed=2147483648", "2147483648"),
@@ -188,11 +191,16 @@ def test_uploads(browser: "Browser", url: str, tmp_path: Path) -> None:
         ):
             upload.set_input_files(bad)
             page.get_by_role("alert").get_by_text(words).wait_for()
+        edge = "e => getComputedStyle(e).borderTopWidth"
+        assert page.get_by_role("alert").evaluate(edge) == "1px"
         before = source(page)
         upload.set_input_files(image)
         page.get_by_role("heading", name="mine.png").wait_for()
         page.get_by_role("alert").wait_for(state="detached")
         assert source(page) != before
+        # The same pixels under another name.
+        upload.set_input_files(image.rename(tmp_path / "ours.png"))
+        page.get_by_role("heading", name="ours.png").wait_for()
         # A scene again.
         page.get_by_role("button", name="Next").first.click()
         page.get_by_role("heading", name="multi-dsprites, scene 7").wait_for()

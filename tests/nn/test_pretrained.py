@@ -3,11 +3,13 @@
 import copy
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub import hub_mixin
 from huggingface_hub.errors import EntryNotFoundError
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from slotmesh import SlotAttention
@@ -129,6 +131,22 @@ def test_settings_can_be_changed_while_loading(tmp_path):
     loaded = SlotAttention.from_pretrained(str(tmp_path), n_iters=7, transport=Softmax(eps=0.5))
     assert (loaded.n_iters, loaded.transport.eps) == (7, 0.5)
     assert torch.equal(loaded.to_key.weight, module.to_key.weight)
+
+
+def test_weights_that_cannot_be_saved_leave_those_before(tmp_path, monkeypatch):
+    module = SlotAttention(6, 5, 3)
+    module.save_pretrained(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+
+    def full(tensors, path, metadata=None):
+        Path(path).write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match=r"model.safetensors could not be written: .*No space left"):
+        SlotAttention(6, 5, 3).save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_trained_module_is_saved_as_trained(tmp_path):

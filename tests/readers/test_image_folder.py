@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from slotmesh.readers import BadRecord, ImageReader, open_reader
+from slotmesh.readers import BadRecord, ImageReader, VideoReader, open_reader
 from slotmesh.readers.listing import split_names
 from slotmesh.readers.photos import KINDS, load_codes, load_photo, photo_size, to_labels, to_rgb
 
@@ -264,6 +264,19 @@ def test_masks_from_another_folder(tmp_path: Path) -> None:
     assert reader.sample(range(4)).mask.amax((1, 2)).tolist() == [1, 2, 3, 1]
     with pytest.raises(ValueError, match=r"the folder of the masks, does not exist"):
         ImageReader(tmp_path / "images", masks=tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("reader", [ImageReader, VideoReader])
+def test_a_folder_without_masks_is_no_folder_of_masks(
+    tmp_path: Path, reader: type[ImageReader] | type[VideoReader]
+) -> None:
+    root = fill(tmp_path / "x" / "a", 6).parent
+    (root / "masks").mkdir()
+    with pytest.raises(ValueError, match=r"x/masks, .* has no PNG files: it is empty\. Put masks"):
+        reader(root, "all")
+    np.save(root / "masks" / "000.npy", blobs())
+    with pytest.raises(ValueError, match=r"has no PNG files: it has 1 other file, 000\.npy"):
+        reader(root, "all")
 
 
 def test_wrong_masks(tmp_path: Path) -> None:

@@ -127,6 +127,10 @@ def test_masks_of_a_clip(tmp_path: Path) -> None:
     Image.fromarray(blobs(2, H, W)).save(tmp_path / "masks" / "a" / "0002.png")
     found = VideoReader(tmp_path, "all", size=16, stride=2).sample([0])
     assert found.mask[0].amax((1, 2)).tolist() == [0, 2]
+    # Whoever counts frames from 1 has one mask too many.
+    Image.fromarray(blobs(2, H, W)).save(tmp_path / "masks" / "a" / "0004.png")
+    with pytest.raises(BadRecord, match=r"0004.png: .* its frame: a.mp4 has 4 frames, counted fr"):
+        VideoReader(tmp_path, "all")
 
 
 def test_what_is_no_video(tmp_path: Path) -> None:

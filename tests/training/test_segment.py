@@ -1,6 +1,7 @@
 """``slotmesh segment``, ``model.segment`` and the weights that come with slotmesh."""
 
 import io
+import itertools
 import json
 import weakref
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+from slotmesh.files import write_whole
 from slotmesh.models import ObjectDiscovery, Segmentation, VideoObjectDiscovery
 from slotmesh.models.segmentation import read_image
 from slotmesh.nn import Softmax
+from slotmesh.readers import ImageReader
 from slotmesh.readers.photos import KINDS, photo_size
-from slotmesh.training import weights
+from slotmesh.training import segment, weights
 from slotmesh.training.export import ExportModel, run_export_model
 from slotmesh.training.runs import open_run
 
@@ -196,6 +199,45 @@ def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert found["masks"].shape == (3, 20, 20)
 
 
+def test_files_that_are_left_out_are_counted(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = fill(Path("photos"), 1)
+    for name in ("a.HEIC", "b.avif", "in/c.avif", "clip.mov"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(b"cannot be read")
+    expected = "Left out: 3 files (.avif, .heic), which would have to be PNG or JPEG."
+    assert run("segment", trained, root, "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert expected in said
+    assert ".mov" not in said
+    fake_run(tiny("clevrer-s", "SA", Path("video"), data__size=16), trained=True)
+    assert run("segment", "video", root, "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert f"{expected} Left out: 1 file (.mov), which would have to be mp4." in said
+
+
+def test_a_name_of_several_lines_has_one_line_on_the_sheet(trained: Path) -> None:
+    def sheet(name: str) -> bytes:
+        Image.fromarray(pixels()).save(name)
+        assert run("segment", trained, name, "--device", "cpu") == 0
+        return Path("segments/sheet.png").read_bytes()
+
+    assert sheet("two\nlines.png") == sheet("two lines.png")
+
+
+def test_the_sheet_names_the_folder_of_an_image(trained: Path) -> None:
+    words = ("--device", "cpu", "--out")
+    for folder in ("a", "b"):
+        fill(Path("tree") / folder, 1)
+        assert run("segment", trained, Path("tree") / folder, *words, folder) == 0
+    assert run("segment", trained, "tree", *words, "tree-segments") == 0
+    both = Image.open("tree-segments/sheet.png")
+    rows = [both.crop((0, y, both.width, y + 20)) for y in (8, both.height // 2 + 4)]
+    assert rows[0].tobytes() != rows[1].tobytes()
+    assert Path("a/sheet.png").read_bytes() == Path("b/sheet.png").read_bytes()
+
+
 def test_a_sheet_ends_somewhere(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = fill(Path("photos"), 42)
     heights: list[int] = []
@@ -259,6 +301,29 @@ def test_results_never_become_images(trained: Path, capsys: pytest.CaptureFixtur
         assert run("segment", trained, image, "--out", out, "--device", "cpu") == 1
         assert f"--out is {out}, which holds images to segment" in capsys.readouterr().err
         assert not list(out.glob("*.npz"))
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+def test_what_a_killed_command_wrote_is_no_data(
+    trained: Path, n: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(Path("photos/a"), 2)
+    monkeypatch.chdir("photos")
+    words = ("segment", trained, ".", "--device", "cpu")
+
+    calls = itertools.count()
+
+    def killed(path: Path, content: Any) -> None:
+        if next(calls) == n:
+            raise KeyboardInterrupt
+        write_whole(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment, "write_whole", killed)
+        assert run(*words) == 130
+    assert sum(path.is_file() for path in Path("segments").rglob("*")) == n
+    assert ImageReader(".", "all").names == ["a/000.png", "a/001.png"]
+    assert run(*words) == 0, capsys.readouterr().err
 
 
 def test_a_model_of_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

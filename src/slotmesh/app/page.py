@@ -201,7 +201,7 @@ def _objects(explorer: Explorer, tab: gr.Tab) -> _Restore:
 
 def _searched(state: ObjectsState, picture: ShownImage | None = None) -> _Searched:
     shown = replace(state, iteration=1, off_left=(), off_right=())
-    return shown, None if picture is None else picture.key
+    return shown, None if picture is None else (picture.name, picture.key)
 
 
 def _properties(explorer: Explorer, tab: gr.Tab) -> _Restore:
@@ -251,7 +251,10 @@ def _whole_number(label: str, first: int, most: int) -> gr.Number:
     With Gradio's own bounds, every control fails while the number is out of range.
     """
     number = gr.Number(first, precision=0, label=label, min_width=90)
-    within = f"(value) => value && Math.min(Math.max(value, 0), {most})"
+    # As Python rounds: halves to even.
+    even = "const even = 2 * Math.round(value / 2)"
+    whole = "Math.abs(value - even) <= 0.5 ? even : Math.round(value)"
+    within = f"(value) => {{ {even}; return value && Math.min(Math.max({whole}, 0), {most}); }}"
     number.blur(None, number, number, js=within, **_QUIET)
     return number
 

@@ -1,6 +1,7 @@
 """Saving and loading modules as safetensors and JSON; never a pickle."""
 
 import inspect
+import os
 import warnings
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from safetensors import SafetensorError
-from safetensors.torch import load_file, load_model  # pyright: ignore
+from safetensors.torch import load_file, load_model, save_model  # pyright: ignore
 from torch import nn
 
 from slotmesh.nn.backbones import BackboneError
@@ -122,8 +123,18 @@ class Pretrained(PyTorchModelHubMixin):
         for name, value in self._noted.items():
             if name in config and value != noted.get(name):
                 config[name] = value
-        super()._save_pretrained(save_directory)  # pyright: ignore[reportUnknownMemberType]
-        seal(save_directory / "model.safetensors")
+        file = save_directory / "model.safetensors"
+        # Weights that are there already stay until these are whole.
+        part = file.with_name(f".{file.name}.{os.getpid()}.part")
+        module: Any = self
+        try:
+            save_model(module, str(part))
+            seal(part)
+            part.replace(file)
+        except SafetensorError as error:
+            raise OSError(f"{file} could not be written: {error}") from error
+        finally:
+            part.unlink(missing_ok=True)
 
     @classmethod
     def _from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]

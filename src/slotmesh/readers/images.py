@@ -15,7 +15,6 @@ from slotmesh.readers.reader import Reader, Split, check_range
 from slotmesh.worlds.sample import Sample
 
 Square = Literal["crop", "squeeze"]
-NOT_PNG = "it is in the folder of masks, expected PNG: other formats can change labels"
 
 
 class ImageReader(Reader):
@@ -135,6 +134,25 @@ def find_masks(reader: str, root: Path, masks: Path | str | None) -> Path | None
     return Path(masks)
 
 
+def find_mask_files(masks: Path) -> list[str]:
+    """Names of all masks in their folder, sorted.
+
+    Raises:
+        ValueError: If there is none, or one of another format than PNG.
+    """
+    found = find_files(masks, photos.ENDINGS)
+    for name in found:
+        if not name.lower().endswith(".png"):
+            reason = "it is in the folder of masks, expected PNG: other formats can change labels"
+            raise BadRecord(masks / name, None, reason)
+    if not found:
+        raise ValueError(
+            f"{masks}, the folder of the masks, has no PNG files: {describe(masks)}. Put masks "
+            "there, or take the folder away."
+        )
+    return found
+
+
 def find_images(root: Path, masks: Path | None) -> list[str]:
     """Names of all images, sorted.
 
@@ -170,11 +188,7 @@ def _pair_masks(masks: Path | None, names: list[str]) -> dict[str, Path]:
     """The mask of each image that has one."""
     if masks is None:
         return {}
-    found = find_files(masks, photos.ENDINGS)
-    for name in found:
-        if not name.lower().endswith(".png"):
-            raise BadRecord(masks / name, None, NOT_PNG)
-    of = {name.rpartition(".")[0]: masks / name for name in found}
+    of = {name.rpartition(".")[0]: masks / name for name in find_mask_files(masks)}
     pairs = {name: of[stem] for name in names if (stem := name.rpartition(".")[0]) in of}
     alone = sorted(set(of.values()) - set(pairs.values()))
     if alone:

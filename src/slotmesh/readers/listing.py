@@ -129,10 +129,12 @@ def _is_written(folder: Path) -> bool:
     """Whether ``slotmesh train`` or ``slotmesh segment`` wrote a folder."""
     if (folder / "settings.json").is_file() and (folder / "checkpoints").is_dir():
         return True
+    # Nested images leave nothing here but the sheet.
+    look = folder.rglob if (folder / "sheet.png").is_file() else folder.glob
     # Only overlays of `slotmesh segment` have arrays beside them.
-    return (folder / "sheet.png").is_file() and any(
+    return any(
         path.with_name(path.name.removesuffix("-overlay.png") + ".npz").is_file()
-        for path in folder.rglob("*-overlay.png")
+        for path in look("*-overlay.png")
     )
 
 

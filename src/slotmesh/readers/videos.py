@@ -13,12 +13,20 @@ from slotmesh.readers._identity import visible
 from slotmesh.readers._images import Pixels
 from slotmesh.readers._table import ArrayRecord, stack
 from slotmesh.readers.errors import BadRecord
-from slotmesh.readers.images import NOT_PNG, Square, check_options, chosen, find_masks
+from slotmesh.readers.images import (
+    Square,
+    check_options,
+    chosen,
+    find_mask_files,
+    find_masks,
+)
 from slotmesh.readers.listing import describe, find_files
 from slotmesh.readers.reader import Reader, Split
 from slotmesh.worlds.sample import Sample
 
 CLIPS = (".mp4", ".m4v")
+OTHER_CLIPS = (".mov", ".avi", ".mkv", ".webm", ".wmv", ".mpg", ".mpeg")
+"""Of clips that are not read."""
 _KINDS = "mp4 clips or folders of images"
 
 
@@ -96,6 +104,10 @@ class VideoReader(Reader):
             except BadRecord as bad:
                 self.short.append(bad)
                 continue
+            last = max(self._masked.get(name, ()), default=0)
+            if last >= n:
+                reason = f"it is a mask without its frame: {name} has {n} frames, counted from 0"
+                raise BadRecord(self._masked[name][last], None, reason)
             self._starts += [(name, start) for start in range(0, n - span + 1, span)]
 
     def __len__(self) -> int:
@@ -194,6 +206,19 @@ def find_videos(root: Path, masks: Path | None) -> dict[str, list[str] | None]:
     return found
 
 
+def left_out(root: Path, masks: Path | None, *, video: bool) -> str:
+    """Say which images (and clips, for video) have a format that is not read; empty if none has."""
+    kinds = [(photos.OTHER_ENDINGS, "PNG or JPEG")] + [(OTHER_CLIPS, "mp4")] * video
+    said: list[str] = []
+    for endings, expected in kinds:
+        names = find_files(root, endings, skip=masks)
+        if names:
+            found = ", ".join(sorted({Path(name).suffix.lower() for name in names}))
+            n = f"{len(names):,} {'file' if len(names) == 1 else 'files'}"
+            said.append(f"Left out: {n} ({found}), which would have to be {expected}.")
+    return " ".join(said)
+
+
 def _pair_masks(
     masks: Path | None, videos: Mapping[str, list[str] | None]
 ) -> dict[str, dict[int, Path]]:
@@ -207,10 +232,8 @@ def _pair_masks(
         of[stem] = stems
     full = {name.rpartition(".")[0] if f is None else name: name for name, f in videos.items()}
     pairs: dict[str, dict[int, Path]] = {}
-    for found in find_files(masks, photos.ENDINGS):
+    for found in find_mask_files(masks):
         path = masks / found
-        if not found.lower().endswith(".png"):
-            raise BadRecord(path, None, NOT_PNG)
         folder, _, file = found.rpartition("/")
         stem = Path(file).stem
         if folder not in of:

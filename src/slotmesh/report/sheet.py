@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from slotmesh.files import write_whole
+from slotmesh.files import is_full, write_whole
 from slotmesh.palette import MASK_COLOURS, object_colour
 from slotmesh.report.drawing import PICTURE, Pixels, heat, length, pixels, rgb, write, zoomed
 from slotmesh.worlds import Sample, VectorSample
@@ -52,8 +52,9 @@ def write_sheet(
     try:
         write_whole(path, picture.getbuffer())
     except OSError as error:
+        fix = "Free some space, or choose" if is_full(error) else "Choose"
         raise ValueError(
-            f"{path} could not be written: {error.strerror or error}. Choose a folder that exists "
+            f"{path} could not be written: {error.strerror or error}. {fix} a folder that exists "
             "and can be written to."
         ) from error
 

@@ -20,8 +20,9 @@ from slotmesh.models import FeatureDiscovery, ObjectDiscovery, Segmentation, Vid
 from slotmesh.models.merging import check_tolerance
 from slotmesh.progress import Count
 from slotmesh.readers import BadRecord, clips, photos
+from slotmesh.readers.errors import one_line
 from slotmesh.readers.listing import describe, find_files
-from slotmesh.readers.videos import CLIPS
+from slotmesh.readers.videos import CLIPS, left_out
 from slotmesh.report.drawing import write
 from slotmesh.training.places import place_of
 from slotmesh.training.runs import open_run
@@ -118,6 +119,9 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         )
     works = _works(paths, names, video=video)
     make_folder(settings.out)
+    for folder in filter(Path.is_dir, settings.images):
+        if said := left_out(folder, folder / "masks", video=video):
+            console.print(said, markup=False, highlight=False, soft_wrap=True)
     # Pictures instead of masks, as those of 40 photographs would not fit into memory.
     shown: list[tuple[str, Image.Image]] = []
     bad: list[BadRecord] = []
@@ -137,7 +141,9 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
             _write(settings.out, work.name, one, names=frames, size=size)
             if len(shown) < _MOST_ROWS:
                 few = _thinned(one, max(_FEWEST_FRAMES, _MOST_ROWS // len(works)))
-                shown.append((work.paths[0].name, few.picture()))
+                # Where its results are, with the ending of the image.
+                caption = Path(work.name).with_name(work.paths[0].name).as_posix()
+                shown.append((one_line(caption), few.picture()))
     what = "image" if clip is None else "video"
     if not shown:
         raise ValueError(
@@ -243,18 +249,6 @@ def _write(
     top, left = (size[0] - rows) // 2, (size[1] - columns) // 2
     for frame in names:
         (out / frame).parent.mkdir(parents=True, exist_ok=True)
-    for frame, mask in zip(names, found.indexed(), strict=True):
-        content = _png(mask)
-        if mask.size != (size[1], size[0]):
-            whole = Image.new("P", (size[1], size[0]), _OUTSIDE)
-            whole.putpalette(mask.getpalette() or [])
-            whole.paste(mask, (left, top))
-            content = _png(whole, transparency=_OUTSIDE)
-        write_whole(out / f"{frame}-mask.png", content)
-    overlay = found.overlay()
-    if len(names) > 1:
-        overlay.thumbnail((_WIDEST, overlay.height))
-    write_whole(out / f"{name}-overlay.png", _png(overlay))
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
@@ -264,7 +258,20 @@ def _write(
         labels=found.labels.to(torch.uint8).numpy(),
         box=np.array([top, left, top + rows, left + columns]),
     )
+    # Masks come last: an overlay beside its arrays says that they are no images, even after a kill.
     write_whole(out / f"{name}.npz", buffer.getvalue())
+    overlay = found.overlay()
+    if len(names) > 1:
+        overlay.thumbnail((_WIDEST, overlay.height))
+    write_whole(out / f"{name}-overlay.png", _png(overlay))
+    for frame, mask in zip(names, found.indexed(), strict=True):
+        content = _png(mask)
+        if mask.size != (size[1], size[0]):
+            whole = Image.new("P", (size[1], size[0]), _OUTSIDE)
+            whole.putpalette(mask.getpalette() or [])
+            whole.paste(mask, (left, top))
+            content = _png(whole, transparency=_OUTSIDE)
+        write_whole(out / f"{frame}-mask.png", content)
 
 
 def _rounded(masks: Tensor) -> Tensor:

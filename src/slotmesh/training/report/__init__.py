@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import slotmesh
-from slotmesh.files import write_whole
+from slotmesh.files import make_room, write_whole
 from slotmesh.progress import Count
 from slotmesh.report.run_page import Section, render_runs
 from slotmesh.training.places import place_of
@@ -136,7 +136,10 @@ def _check_writable(page: Path) -> None:
         with tempfile.TemporaryFile(dir=page.parent):
             pass
     except OSError as error:
-        raise ValueError(f"--out is {page}, which cannot be written: {error}.") from error
+        raise ValueError(
+            f"--out is {page}, which cannot be written: {error.strerror or error}. "
+            f"{make_room(error)}, or choose another file."
+        ) from error
 
 
 def _lead(found: list[Found], tasks: list[str], left_out: list[Path]) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from slotmesh.files import slug
 from slotmesh.readers import HDF5Reader, ImageReader, photos
 from slotmesh.readers.images import Square, find_masks
-from slotmesh.readers.listing import find_files
+from slotmesh.readers.videos import left_out
 from slotmesh.training.settings import Data, at_least
 from slotmesh.training.tasks.experiment import Goal, Source, Split
 from slotmesh.training.tasks.folder import Loaded, load, load_file
@@ -109,17 +109,10 @@ class FolderTask:
         frames = getattr(data, "n_frames", None)
         what = "images" if frames is None else f"samples of {frames} frames"
         said = f"Training on {n_train} {what}, validating on {n_val}."
-        other: list[str] = []
         if data.root is not None and data.root.is_dir():
             masks = masks_of(data.root, data.masks)
-            other = find_files(data.root, photos.OTHER_ENDINGS, skip=masks)
-        if other:
-            kinds = ", ".join(sorted({Path(name).suffix.lower() for name in other}))
-            said += (
-                f" Left out: {len(other):,} {'file' if len(other) == 1 else 'files'} ({kinds}), "
-                "which would have to be PNG or JPEG."
-            )
-        return said
+            said += f" {left_out(data.root, masks, video=frames is not None)}"
+        return said.rstrip()
 
     def _sizes(self) -> tuple[int, int]:
         """The number of samples for training and for validation."""
