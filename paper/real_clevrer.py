@@ -24,7 +24,7 @@ MERGE = 0.05
 
 @dataclass(frozen=True)
 class RealClevrer:
-    """Apply the models of Table 5, trained on the world, to real videos, and draw the results."""
+    """Draw what the models of Table 5, trained on the world, find in real videos."""
 
     root: Path
     """Folder of the dataset; an incomplete copy of training and validation videos is enough."""
