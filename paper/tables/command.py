@@ -158,15 +158,26 @@ def measured(asked: TrainTable) -> dict[tuple[str, int], bool]:
     for name in ("steps", *_SIZES):
         if getattr(asked, name) is not None:
             at_least(name, getattr(asked, name), 1)
-    for seed in asked.seeds:
-        at_least("seeds", seed, 0)
     # All rows of one seed first, so that they can be compared early.
-    rows = asked.table.chosen(asked.variants)
-    found = {(row, seed): _finished(asked, row, seed) for seed in asked.seeds for row in rows}
+    seeds, rows = distinct(asked.seeds), asked.table.chosen(asked.variants)
+    found = {(row, seed): _finished(asked, row, seed) for seed in seeds for row in rows}
     for (row, seed), finished in found.items():
         if not finished:
             started(settings_of(asked, row, seed))
     return found
+
+
+def distinct(seeds: tuple[int, ...]) -> list[int]:
+    """Return seeds that are asked for, each once.
+
+    Raises:
+        ValueError: If there is none, or one is negative.
+    """
+    if not seeds:
+        raise ValueError("--seeds is empty, expected at least one seed.")
+    for seed in seeds:
+        at_least("seeds", seed, 0)
+    return list(dict.fromkeys(seeds))
 
 
 def _measure(

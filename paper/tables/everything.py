@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from paper.tables.command import KINDS, TrainTable, measured, run_table, settings_of
+from paper.tables.command import KINDS, TrainTable, distinct, measured, run_table, settings_of
 from paper.tables.record import RunRecord, records_in
 from paper.tables.training import steps_so_far
 from slotmesh.training.stream import KeptSets
@@ -68,7 +68,7 @@ def _asked(settings: TrainTables) -> list[TrainTable]:
             out=settings.results / name,
             **places,
         )
-        for seed in settings.seeds
+        for seed in distinct(settings.seeds)
         for name, kind in KINDS.items()
     ]
 

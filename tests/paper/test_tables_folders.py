@@ -134,6 +134,14 @@ def test_of_all_tables_only_missing_rows_are_named(tmp_path: Path) -> None:
     assert said.rstrip().endswith("Everything is measured. Next: python -m paper results")
 
 
+@pytest.mark.usefixtures("two_tables")
+def test_no_seed_is_a_mistake_and_the_same_twice_is_one(tmp_path: Path) -> None:
+    for run in (lambda: all_tables(tmp_path, seeds=()), lambda: measure(tmp_path, seeds=())):
+        with pytest.raises(ValueError, match="--seeds is empty, expected at least one"):
+            run()
+    assert all_tables(tmp_path, seeds=(0, 0), dry_run=True).count("0 of 10") == 3
+
+
 def test_half_an_export_is_written_again(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained / "runs", tmp_path / "runs")
     shutil.copytree(trained / "checkpoints", tmp_path / "checkpoints")
