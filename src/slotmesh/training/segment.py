@@ -53,8 +53,8 @@ class Segment:
         tyro.conf.Positional[tuple[Path, ...]],
         tyro.conf.arg(metavar="IMAGE [IMAGE ...]", help_behavior_hint="(required)"),
     ]
-    """PNG, JPEG, WebP, BMP, TIFF or GIF files, or folders of them; for a video model, the frames of
-    one video in order, or mp4 clips."""
+    """PNG, JPEG, WebP, BMP, TIFF or GIF files, or folders of them; for a video model, mp4 clips, or
+    images, of which those of one folder are the frames of a video, in order."""
     out: Path = Path("segments")
     """Folder to write to: NAME-mask.png, NAME-overlay.png and NAME.npz per image, and sheet.png,
     which shows the first 40 (of a video, 4 to 40 frames)."""
@@ -144,16 +144,16 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
                 # Where its results are, with the ending of the image.
                 caption = Path(work.name).with_name(work.paths[0].name).as_posix()
                 shown.append((one_line(caption), few.picture()))
-    what = "image" if clip is None else "video"
+    what = "video" if clip is not None or (video and len(works) > 1) else "image"
     if not shown:
         raise ValueError(
-            f"The {what} cannot be read."
+            f"The {'video' if video else 'image'} cannot be read."
             if len(works) == 1
             else f"None of the {len(works)} {what}s can be read."
         )
     sheet = settings.out / "sheet.png"
     write_whole(sheet, _png(_sheet(shown)))
-    n = len(paths if clip is None else works) - len(bad)
+    n = len(works if what == "video" else paths) - len(bad)
     said = f"{n} {what}{'' if n == 1 else 's'}" + (f", skipped {len(bad)}" if bad else "")
     cut = f", with the first {len(shown)}" if len(shown) < len(works) - len(bad) else ""
     console.print(
@@ -180,7 +180,11 @@ class _Work(NamedTuple):
         """
         first = self.paths[0]
         if first.suffix.lower() not in CLIPS:
-            return self.paths, photos.photo_size(first), self.frames
+            sizes = {photos.photo_size(path): None for path in self.paths}
+            if len(sizes) > 1:
+                some = " and ".join(f"{width} x {height}" for height, width in [*sizes][:2])
+                raise BadRecord(first.parent, None, f"its frames differ in size: {some}")
+            return self.paths, next(iter(sizes)), self.frames
         numbers = range(0, clips.count_frames(first), stride)[:_MOST_FRAMES]
         frames = clips.load_frames(first, numbers)
         height, width = frames[0].shape[:2]
@@ -188,16 +192,14 @@ class _Work(NamedTuple):
 
 
 def _works(paths: Sequence[Path], names: Sequence[str], *, video: bool) -> list[_Work]:
-    """Each image and clip; the images together, if they are the frames of a video."""
-    single = [_Work(name, [path], [name]) for path, name in zip(paths, names, strict=True)]
-    if not video:
-        return single
-    frames = [one for one in single if one.paths[0].suffix.lower() not in CLIPS]
-    found = [one for one in single if one not in frames]
-    if frames:
-        together = ([one.paths[0] for one in frames], [one.name for one in frames])
-        found.insert(0, _Work(frames[0].name, *together))
-    return found
+    """Each image and clip; for a model of videos, the images of a folder are one video."""
+    found: dict[str | Path, _Work] = {}
+    for path, name in zip(paths, names, strict=True):
+        alone = not video or path.suffix.lower() in CLIPS
+        work = found.setdefault(name if alone else path.parent, _Work(name, [], []))
+        work.paths.append(path)
+        work.frames.append(name)
+    return list(found.values())
 
 
 def _expanded(images: Sequence[Path], endings: Sequence[str]) -> tuple[list[Path], list[str]]:
