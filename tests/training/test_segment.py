@@ -409,6 +409,21 @@ def test_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
     assert "clips/a.mp4 is a clip, but images is a model of images" in capsys.readouterr().err
 
 
+def test_what_is_left_out_of_a_long_clip_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("av")
+    monkeypatch.chdir(tmp_path)
+    fake_run(tiny("clevrer-s", "SA", tmp_path / "run", data__size=16), trained=True)
+    Path("clips").mkdir()
+    for name, n in (("a", 65), ("b", 64)):
+        clip(Path("clips") / f"{name}.mp4", n)
+    assert run("segment", "run", "clips", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "Of clips/a.mp4, which has 65 frames, those after frame 63 are left out." in said
+    assert "clips/b.mp4" not in said
+
+
 def test_pictures_of_long_videos_can_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

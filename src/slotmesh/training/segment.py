@@ -129,15 +129,14 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         for work in works:
             count.advance()
             try:
-                content, size, frames = work.load(getattr(run.settings.data, "stride", 1))
+                content, size, frames, said = work.load(getattr(run.settings.data, "stride", 1))
                 one = model.segment(content if video else content[0], **options)
             except BadRecord as error:
                 bad.append(error)
                 console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
                 continue
-            if clip is not None and len(frames) == _MOST_FRAMES:
-                said = f"Of {work.paths[0]}, the first {_MOST_FRAMES} frames are taken."
-                console.print(escape(said), highlight=False, soft_wrap=True)
+            if said:
+                console.print(said, markup=False, highlight=False, soft_wrap=True)
             _write(settings.out, work.name, one, names=frames, size=size)
             if len(shown) < _MOST_ROWS:
                 few = _thinned(one, max(_FEWEST_FRAMES, _MOST_ROWS // len(works)))
@@ -172,8 +171,8 @@ class _Work(NamedTuple):
     frames: list[str]
     """The name of each image."""
 
-    def load(self, stride: int) -> tuple[Any, tuple[int, int], list[str]]:
-        """What the model takes, its height and width, and the names of its frames.
+    def load(self, stride: int) -> tuple[Any, tuple[int, int], list[str], str]:
+        """What the model takes, its height and width, the names of its frames, and what is missing.
 
         Args:
             stride: Frames of a clip from one that is taken to the next.
@@ -184,11 +183,16 @@ class _Work(NamedTuple):
             if len(sizes) > 1:
                 some = " and ".join(f"{width} x {height}" for height, width in [*sizes][:2])
                 raise BadRecord(first.parent, None, f"its frames differ in size: {some}")
-            return self.paths, next(iter(sizes)), self.frames
-        numbers = range(0, clips.count_frames(first), stride)[:_MOST_FRAMES]
+            return self.paths, next(iter(sizes)), self.frames, ""
+        n = clips.count_frames(first)
+        if n == 0:
+            raise BadRecord(first, None, "it has no frames")
+        numbers = range(0, n, stride)[:_MOST_FRAMES]
+        rest = f"Of {first}, which has {n} frames, those after frame {numbers[-1]} are left out."
         frames = clips.load_frames(first, numbers)
         height, width = frames[0].shape[:2]
-        return frames, (height, width), [f"{self.name}/{n}" for n in numbers]
+        cut = numbers.stop < n
+        return frames, (height, width), [f"{self.name}/{k}" for k in numbers], rest if cut else ""
 
 
 def _works(paths: Sequence[Path], names: Sequence[str], *, video: bool) -> list[_Work]:
