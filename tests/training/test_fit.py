@@ -115,6 +115,8 @@ def test_wrong_settings() -> None:
         slotmesh.fit(TENSOR, **QUICK, backbone=nn.Conv2d(3, 8, 8))  # pyright: ignore
     with pytest.raises(ValueError, match="fit: steps is 0"):
         slotmesh.fit(TENSOR, **QUICK | {"steps": 0})
+    with pytest.raises(ValueError, match="fit: steps is '10', expected a whole number"):
+        slotmesh.fit(TENSOR, **QUICK | {"steps": "10"})
     with pytest.raises(ValueError, match="fit: batch_size is 0, expected at least 1"):
         slotmesh.fit(TENSOR, **QUICK | {"batch_size": 0})
     with pytest.raises(ValueError, match="fit: batch_size is 99, but images has only 6 samples"):
@@ -125,3 +127,11 @@ def test_wrong_settings() -> None:
         slotmesh.fit(TENSOR, **QUICK, square="")  # pyright: ignore
     with pytest.raises(ValueError, match="expected cpu, cuda or auto"):
         slotmesh.fit(TENSOR, **QUICK | {"device": "tpu"})
+
+
+def test_a_folder_with_another_run(tmp_path: Path) -> None:
+    root = fill(tmp_path / "x", 8)
+    slotmesh.fit(root, **QUICK, out=tmp_path / "run")
+    # Without the flag, which fit does not have.
+    with pytest.raises(ValueError, match=r"but got 4\. Choose another folder with out\.$"):
+        slotmesh.fit(root, **QUICK | {"n_slots": 4}, out=tmp_path / "run")

@@ -336,6 +336,31 @@ def test_a_model_of_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert names == sorted([*masks, "000-overlay.png", "000.npz", "sheet.png"])
 
 
+def test_folders_of_frames_are_videos_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `slotmesh train video` takes them, which says that this command comes next."""
+    monkeypatch.chdir(tmp_path)
+    fake_run(tiny("clevrer-s", "SA", tmp_path / "run", data__size=16), trained=True)
+    fill(Path("clips/a"), 2)
+    # Videos need not be of one size.
+    fill(Path("clips/b/c"), 3, height=24)
+    assert run("segment", "run", "clips", "--device", "cpu") == 0
+    assert "Segmented 2 videos. Written: segments/sheet.png" in capsys.readouterr().out
+    for folder, n in (("a", 2), ("b/c", 3)):
+        alone = ("segment", "run", f"clips/{folder}", "--out", "alone", "--device", "cpu")
+        assert run(*alone) == 0
+        assert f"Segmented {n} images" in capsys.readouterr().out
+        assert Path(f"segments/{folder}/000.npz").read_bytes() == Path("alone/000.npz").read_bytes()
+    Image.fromarray(pixels(height=30)).save("clips/a/002.png")
+    assert run("segment", "run", "clips", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "Skipped clips/a: its frames differ in size: 20 x 20 and 20 x 30" in said
+    assert "Segmented 1 video, skipped 1." in said
+    assert run("segment", "run", "clips/a", "--device", "cpu") == 1
+    assert "The video cannot be read." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("height", "width"), [(20, 31), (33, 20), (20, 20)])
 def test_masks_have_the_size_of_the_image_and_can_be_scored(
     trained: Path, height: int, width: int, capsys: pytest.CaptureFixture[str]
@@ -382,6 +407,21 @@ def test_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
     fake_run(tiny("multi-dsprites", "SA", Path("images"), data__size=16))
     assert run("segment", "images", "clips/a.mp4", "--device", "cpu") == 1
     assert "clips/a.mp4 is a clip, but images is a model of images" in capsys.readouterr().err
+
+
+def test_what_is_left_out_of_a_long_clip_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("av")
+    monkeypatch.chdir(tmp_path)
+    fake_run(tiny("clevrer-s", "SA", tmp_path / "run", data__size=16), trained=True)
+    Path("clips").mkdir()
+    for name, n in (("a", 65), ("b", 64)):
+        clip(Path("clips") / f"{name}.mp4", n)
+    assert run("segment", "run", "clips", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "Of clips/a.mp4, which has 65 frames, those after frame 63 are left out." in said
+    assert "clips/b.mp4" not in said
 
 
 def test_pictures_of_long_videos_can_be_opened(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from slotmesh.models import FeatureDiscovery, ObjectDiscovery
 from slotmesh.models.segmentation import read_image
+from slotmesh.ops import checks
 from slotmesh.readers.images import Square
 from slotmesh.training.loop import run_train
 from slotmesh.training.places import place_of
@@ -125,6 +126,7 @@ def fit(
         data |= {"batch_size": batch_size} if batch_size is not None else {}
         changes: dict[str, Any] = {"seed": seed, "out": folder}
         if steps is not None:
+            steps = checks.as_count("fit", "steps", steps, 1)
             every = max(1, steps // 5)
             changes |= {"steps": steps, "val_every": every, "save_every": every}
             changes["optim"] = replace(
@@ -152,6 +154,7 @@ def _names(temporary: str) -> Iterator[None]:
         said = str(error).replace(str(Path(temporary) / "run-images"), "images")
         for flag, name in _NAMES.items():
             said = said.replace(flag, name)
+        said = said.replace(", or pass --overwrite", "")
         if said == str(error):
             raise
         raise ValueError(f"fit: {said}") from error

@@ -103,7 +103,7 @@ def _fit(
 ) -> None:
     settings, first = made.settings, fabric.is_global_zero
     if first and (said := made.about_data()):
-        console.print(said, highlight=False)
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
     training = Training(made, fabric)
     if start is not None:
         training.load_state_dict(load_checkpoint(start))

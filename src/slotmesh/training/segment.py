@@ -53,8 +53,8 @@ class Segment:
         tyro.conf.Positional[tuple[Path, ...]],
         tyro.conf.arg(metavar="IMAGE [IMAGE ...]", help_behavior_hint="(required)"),
     ]
-    """PNG, JPEG, WebP, BMP, TIFF or GIF files, or folders of them; for a video model, the frames of
-    one video in order, or mp4 clips."""
+    """PNG, JPEG, WebP, BMP, TIFF or GIF files, or folders of them; for a video model, mp4 clips, or
+    images, of which those of one folder are the frames of a video, in order."""
     out: Path = Path("segments")
     """Folder to write to: NAME-mask.png, NAME-overlay.png and NAME.npz per image, and sheet.png,
     which shows the first 40 (of a video, 4 to 40 frames)."""
@@ -129,31 +129,30 @@ def run_segment(settings: Segment, console: Console | None = None) -> Path:
         for work in works:
             count.advance()
             try:
-                content, size, frames = work.load(getattr(run.settings.data, "stride", 1))
+                content, size, frames, said = work.load(getattr(run.settings.data, "stride", 1))
                 one = model.segment(content if video else content[0], **options)
             except BadRecord as error:
                 bad.append(error)
                 console.print(f"Skipped {escape(str(error))}", highlight=False, soft_wrap=True)
                 continue
-            if clip is not None and len(frames) == _MOST_FRAMES:
-                said = f"Only the first {_MOST_FRAMES} frames of {work.paths[0]} are segmented."
-                console.print(escape(said), highlight=False, soft_wrap=True)
+            if said:
+                console.print(said, markup=False, highlight=False, soft_wrap=True)
             _write(settings.out, work.name, one, names=frames, size=size)
             if len(shown) < _MOST_ROWS:
                 few = _thinned(one, max(_FEWEST_FRAMES, _MOST_ROWS // len(works)))
                 # Where its results are, with the ending of the image.
                 caption = Path(work.name).with_name(work.paths[0].name).as_posix()
                 shown.append((one_line(caption), few.picture()))
-    what = "image" if clip is None else "video"
+    what = "video" if clip is not None or (video and len(works) > 1) else "image"
     if not shown:
         raise ValueError(
-            f"The {what} cannot be read."
+            f"The {'video' if video else 'image'} cannot be read."
             if len(works) == 1
             else f"None of the {len(works)} {what}s can be read."
         )
     sheet = settings.out / "sheet.png"
     write_whole(sheet, _png(_sheet(shown)))
-    n = len(paths if clip is None else works) - len(bad)
+    n = len(works if what == "video" else paths) - len(bad)
     said = f"{n} {what}{'' if n == 1 else 's'}" + (f", skipped {len(bad)}" if bad else "")
     cut = f", with the first {len(shown)}" if len(shown) < len(works) - len(bad) else ""
     console.print(
@@ -172,32 +171,39 @@ class _Work(NamedTuple):
     frames: list[str]
     """The name of each image."""
 
-    def load(self, stride: int) -> tuple[Any, tuple[int, int], list[str]]:
-        """Return the input of the model, its height and width, and the names of its frames.
+    def load(self, stride: int) -> tuple[Any, tuple[int, int], list[str], str]:
+        """Return the input of the model, its height and width, frame names, and what is left out.
 
         Args:
             stride: Distance between the frames that are read from a clip.
         """
         first = self.paths[0]
         if first.suffix.lower() not in CLIPS:
-            return self.paths, photos.photo_size(first), self.frames
-        numbers = range(0, clips.count_frames(first), stride)[:_MOST_FRAMES]
+            sizes = {photos.photo_size(path): None for path in self.paths}
+            if len(sizes) > 1:
+                some = " and ".join(f"{width} x {height}" for height, width in [*sizes][:2])
+                raise BadRecord(first.parent, None, f"its frames differ in size: {some}")
+            return self.paths, next(iter(sizes)), self.frames, ""
+        n = clips.count_frames(first)
+        if n == 0:
+            raise BadRecord(first, None, "it has no frames")
+        numbers = range(0, n, stride)[:_MOST_FRAMES]
+        rest = f"Of {first}, which has {n} frames, those after frame {numbers[-1]} are left out."
         frames = clips.load_frames(first, numbers)
         height, width = frames[0].shape[:2]
-        return frames, (height, width), [f"{self.name}/{n}" for n in numbers]
+        cut = numbers.stop < n
+        return frames, (height, width), [f"{self.name}/{k}" for k in numbers], rest if cut else ""
 
 
 def _works(paths: Sequence[Path], names: Sequence[str], *, video: bool) -> list[_Work]:
-    """One piece of work per image or clip; for a video, all images together are one."""
-    single = [_Work(name, [path], [name]) for path, name in zip(paths, names, strict=True)]
-    if not video:
-        return single
-    frames = [one for one in single if one.paths[0].suffix.lower() not in CLIPS]
-    found = [one for one in single if one not in frames]
-    if frames:
-        together = ([one.paths[0] for one in frames], [one.name for one in frames])
-        found.insert(0, _Work(frames[0].name, *together))
-    return found
+    """One piece of work per image or clip; for a video model, a folder of images is one video."""
+    found: dict[str | Path, _Work] = {}
+    for path, name in zip(paths, names, strict=True):
+        alone = not video or path.suffix.lower() in CLIPS
+        work = found.setdefault(name if alone else path.parent, _Work(name, [], []))
+        work.paths.append(path)
+        work.frames.append(name)
+    return list(found.values())
 
 
 def _expanded(images: Sequence[Path], endings: Sequence[str]) -> tuple[list[Path], list[str]]:
