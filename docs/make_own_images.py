@@ -25,6 +25,7 @@ FOLDERS = {
     "plain": "2 to 4 shapes, cream background",
     "grey": "the same, grey background that varies",
     "table": "the same, shaded and noisy background",
+    "colour": "the same, background of a colour that varies",
     "clevr": "CLEVR, 3 to 10 objects",
 }
 N = 200

@@ -5,6 +5,7 @@ come with slotmesh as they are, the default of ``slotmesh train images``, which 
 same training from scratch.
 """
 
+import colorsys
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,9 +27,9 @@ from slotmesh.training.tasks import experiment, preset
 from slotmesh.training.weights import locate
 from slotmesh.worlds import make_world
 
-KINDS = ("plain", "grey", "table", "clevr")
-"""Folders: shapes on a cream background, on a random grey, on a shaded and noisy one; CLEVR's
-world."""
+KINDS = ("plain", "grey", "table", "colour", "clevr")
+"""Folders: shapes on a cream background, on a random grey, on a shaded and noisy one, on a random
+colour; CLEVR's world."""
 _SIDE = 96
 _COLOURS = (
     (220, 60, 60),
@@ -58,7 +59,7 @@ class OwnImagesStudy:
     runs: Path = Path("runs/own-images-study")
     """Folder for the images and the runs. The same command resumes from it."""
     out: Path = Path("results/own-images.json")
-    """The result."""
+    """The result. Folders that are in it and not measured now stay."""
 
 
 def run_own_images(asked: OwnImagesStudy, console: Console | None = None) -> dict[str, Any]:
@@ -74,21 +75,21 @@ def run_own_images(asked: OwnImagesStudy, console: Console | None = None) -> dic
         if kind not in KINDS:
             raise ValueError(f"--kinds has {kind!r}, expected some of: {', '.join(KINDS)}.")
     found: dict[str, Any] = {}
+    if asked.out.is_file():
+        found = json.loads(asked.out.read_text(encoding="utf-8"))["folders"]
     for kind in asked.kinds:
         root = asked.runs / kind
         if not root.is_dir():
             draw(kind, root, asked.images)
         found[kind] = {
+            "command": command_of("own-images", asked, {}),
+            "environment": environment(place_of(asked.device)),
+            "images": asked.images,
             _WAYS[0]: [_as_they_are(asked, root)],
             _WAYS[1]: [_trained(asked, root, seed, console) for seed in asked.seeds],
             _WAYS[2]: [_trained(asked, root, asked.seeds[0], console, scratch=True)],
         }
-    result = {
-        "command": command_of("own-images", asked, {}),
-        "environment": environment(place_of(asked.device)),
-        "images": asked.images,
-        "folders": found,
-    }
+    result = {"folders": {kind: found[kind] for kind in KINDS if kind in found}}
     write_whole(asked.out, json.dumps(result, indent=2) + "\n")
     console.print(f"Written: {asked.out}", markup=False, highlight=False)
     return result
@@ -114,6 +115,9 @@ def _shapes(kind: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray
     ground = np.full((_SIDE, _SIDE, 3), (235.0, 230.0, 220.0))
     if kind == "grey":
         ground[:] = rng.integers(40, 215)
+    elif kind == "colour":
+        hsv = rng.random(), rng.uniform(0.4, 0.9), rng.uniform(0.35, 0.95)
+        ground[:] = 255 * np.array(colorsys.hsv_to_rgb(*hsv))
     elif kind == "table":
         ground = np.linspace(90, 190, _SIDE)[:, None, None] * np.array([1.0, 0.93, 0.85])
         ground = ground + rng.normal(0, 6, (_SIDE, _SIDE, 3))

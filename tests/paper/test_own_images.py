@@ -1,6 +1,7 @@
 """The study of folders of plain objects, and the table of it in the docs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,16 +38,22 @@ def test_the_study(tmp_path: Path) -> None:
     run_own_images(asked)
     found = json.loads(asked.out.read_text())
     ways = found["folders"]["plain"]
-    assert {way: len(runs) for way, runs in ways.items()} == {
-        "as they are": 1,
-        "adapted": 1,
-        "from scratch": 1,
-    }
+    assert (
+        ways["command"]
+        == "python -m paper own-images --kinds plain --seeds 0 --images 30 --steps 1"
+    )
+    assert [len(ways[way]) for way in ("as they are", "adapted", "from scratch")] == [1, 1, 1]
     # Trained weights beat a fixed grid, and random ones do not find anything in a step.
     known, blind = (ways["as they are"][0][of]["fg_miou"] for of in ("metrics", "blind"))
     assert known > 2 * blind
     assert ways["from scratch"][0]["metrics"]["fg_miou"] < known / 2
     assert render(found).count("\n") == 3
+    # Another folder is added, in the order of the page.
+    run_own_images(replace(asked, kinds=("clevr",)))
+    run_own_images(replace(asked, kinds=("grey",)))
+    later = json.loads(asked.out.read_text())["folders"]
+    assert list(later) == ["plain", "grey", "clevr"]
+    assert later["plain"] == ways
 
 
 def test_wrong_words(tmp_path: Path) -> None:
@@ -56,8 +63,10 @@ def test_wrong_words(tmp_path: Path) -> None:
 
 def test_the_committed_result() -> None:
     found = json.loads(RESULT.read_text())
-    assert found["command"] == "python -m paper own-images"
-    assert set(found["folders"]) == set(FOLDERS) == set(KINDS)
+    assert list(found["folders"]) == list(FOLDERS) == list(KINDS)
+    for runs in found["folders"].values():
+        assert runs["command"].startswith("python -m paper own-images")
+        assert runs["images"] == 200
     page = PAGE.read_text()
     assert updated(page, render(found)) == page
 

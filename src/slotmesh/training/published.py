@@ -118,8 +118,8 @@ def flags(changes: dict[str, Any]) -> list[str]:
 
     Example:
         >>> from slotmesh.training.published import flags
-        >>> flags({"data.sigma": 0.1, "model.implicit": False})
-        ['--data.sigma', '0.1', '--model.no-implicit']
+        >>> flags({"data.sigma": 0.1, "model.implicit": False, "seeds": (0, 1)})
+        ['--data.sigma', '0.1', '--model.no-implicit', '--seeds', '0', '1']
     """
     words: list[str] = []
     for name, value in changes.items():
@@ -127,7 +127,8 @@ def flags(changes: dict[str, Any]) -> list[str]:
             room, dot, last = name.rpartition(".")
             words.append(flag(f"{room}{dot}{'' if value else 'no_'}{last}"))
         else:
-            words += [flag(name), f"{value}"]
+            several = isinstance(value, tuple | list)
+            words += [flag(name), *map(str, value if several else (value,))]
     return words
 
 
