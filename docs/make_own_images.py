@@ -33,13 +33,17 @@ SHOWN = 4
 
 
 def render(found: dict[str, Any]) -> str:
-    """The table, in Markdown."""
+    """The table in Markdown, and a sentence about the folder for which other weights were tried."""
     ways = ("blind", "as they are", "adapted", "from scratch")
     lines = ["| folder | " + " | ".join(ways) + " |", "|---" * (1 + len(ways)) + "|"]
     for kind, runs in found["folders"].items():
         blind = [{"metrics": runs["adapted"][0]["blind"]}]
         cells = [_cell(blind if way == "blind" else runs[way]) for way in ways]
         lines.append(f"| {FOLDERS[kind]} | " + " | ".join(cells) + " |")
+    other = found["folders"].get("colour", {}).get("adapted from clevrtex")
+    if other:
+        said = "With backgrounds of a colour that varies, adapting the weights of ClevrTex instead"
+        lines += ["", f"{said} reaches", f"{_cell(other)}."]
     return "\n".join([*lines, ""])
 
 

@@ -49,11 +49,14 @@ def test_the_study(tmp_path: Path) -> None:
     assert ways["from scratch"][0]["metrics"]["fg_miou"] < known / 2
     assert render(found).count("\n") == 3
     # Another folder is added, in the order of the page.
-    run_own_images(replace(asked, kinds=("clevr",)))
+    run_own_images(replace(asked, kinds=("colour",)))
     run_own_images(replace(asked, kinds=("grey",)))
-    later = json.loads(asked.out.read_text())["folders"]
-    assert list(later) == ["plain", "grey", "clevr"]
-    assert later["plain"] == ways
+    later = json.loads(asked.out.read_text())
+    assert list(later["folders"]) == ["plain", "grey", "colour"]
+    assert later["folders"]["plain"] == ways
+    # There, other weights are tried as well.
+    assert len(later["folders"]["colour"]["adapted from clevrtex"]) == 1
+    assert "of ClevrTex instead" in render(later)
 
 
 def test_wrong_words(tmp_path: Path) -> None:
