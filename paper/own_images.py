@@ -83,9 +83,7 @@ def run_own_images(asked: OwnImagesStudy, console: Console | None = None) -> dic
     for kind in asked.kinds:
         if kind not in KINDS:
             raise ValueError(f"--kinds has {kind!r}, expected some of: {', '.join(KINDS)}.")
-    found: dict[str, Any] = {}
-    if asked.out.is_file():
-        found = json.loads(asked.out.read_text(encoding="utf-8"))["folders"]
+    found = _measured(asked.out)
     for kind in asked.kinds:
         root = asked.runs / kind
         if not root.is_dir():
@@ -106,6 +104,18 @@ def run_own_images(asked: OwnImagesStudy, console: Console | None = None) -> dic
     write_whole(asked.out, json.dumps(result, indent=2) + "\n")
     console.print(f"Written: {asked.out}", markup=False, highlight=False)
     return result
+
+
+def _measured(out: Path) -> dict[str, Any]:
+    """Return the folders that a result holds."""
+    if not out.is_file():
+        return {}
+    try:
+        return dict(json.loads(out.read_text(encoding="utf-8"))["folders"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"--out is {out}, which is no result of this study. Choose another file, or remove it."
+        ) from error
 
 
 def draw(kind: str, root: Path, n: int) -> None:

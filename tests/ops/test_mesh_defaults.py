@@ -33,6 +33,16 @@ def test_ties_of_a_few_inputs_per_slot(m: int, n: int) -> None:
     assert found - least < 0.11 * (1 - least) + 0.02
 
 
+@pytest.mark.parametrize(
+    ("m", "n"), [(2, 4), (2, 8), (4, 16), (8, 32), (64, 128), (8, 4), (16, 4), (20, 10), (40, 10)]
+)
+def test_ties_of_two_to_four_inputs_per_slot_as_the_docs_say(m: int, n: int) -> None:
+    """On average over the noise; single draws leave more."""
+    tie = torch.ones(256, m, n)
+    t = mesh(tie, generator=torch.Generator().manual_seed(0))
+    assert t.entropy(normalized=True).mean() < 0.1
+
+
 def test_a_step_has_the_unit_of_the_cost() -> None:
     """A cost, a step, noise and a temperature that are all 8 times as large: the same plan."""
     rng = torch.Generator().manual_seed(0)

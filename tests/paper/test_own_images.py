@@ -64,6 +64,16 @@ def test_wrong_words(tmp_path: Path) -> None:
         run_own_images(OwnImagesStudy(kinds=("cats",), runs=tmp_path, out=tmp_path / "x.json"))
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"folders": 3}'])
+def test_a_file_of_something_else_stays(tmp_path: Path, text: str) -> None:
+    out = tmp_path / "other.json"
+    out.write_text(text)
+    with pytest.raises(ValueError, match=r"--out is .*other\.json, which is no result"):
+        run_own_images(OwnImagesStudy(runs=tmp_path / "runs", out=out))
+    assert out.read_text() == text
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_committed_result() -> None:
     found = json.loads(RESULT.read_text())
     assert list(found["folders"]) == list(FOLDERS) == list(KINDS)
